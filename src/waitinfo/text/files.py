@@ -1,0 +1,228 @@
+"""Reading parallel text: plain or compressed, two aligned files or one TSV.
+
+Every complaint names the file and the line, because the files are large and the line is what a
+person needs to mend them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from waitinfo.errors import WaitinfoError
+
+# Suffixes that are certainly not plain text. Any other suffix (none, .txt, .de, .clean, …) is read
+# as plain text and checked line by line.
+NOT_TEXT = frozenset(
+    [
+        ".bz2",
+        ".zip",
+        ".7z",
+        ".rar",
+        ".tar",
+        ".tgz",
+        ".lz4",
+        ".br",
+        ".pdf",
+        ".doc",
+        ".docx",
+        ".odt",
+        ".xls",
+        ".xlsx",
+        ".parquet",
+        ".arrow",
+        ".npy",
+        ".npz",
+        ".bin",
+        ".pt",
+        ".safetensors",
+        ".model",
+        ".sqlite",
+        ".db",
+        ".png",
+        ".jpg",
+    ]
+)
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+def normalise(text: str) -> str:
+    """Canonical Unicode composition and single spaces: the form in which all text is tokenized.
+
+    SentencePiece marks spaces with U+2581, so a literal one in the text becomes an underscore;
+    control characters, which no tokenizer can carry, become spaces.
+    """
+    if not text.isprintable():
+        text = "".join(" " if unicodedata.category(c) == "Cc" else c for c in text)
+    if "\u2581" in text:
+        text = text.replace("\u2581", "_")
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+class Meter:
+    """How many bytes of the files given have been consumed, as they lie on disk."""
+
+    def __init__(self) -> None:
+        self._finished = 0
+        self._open: list[IO[bytes]] = []
+
+    def open(self, path: Path) -> IO[bytes]:
+        stream = path.open("rb")
+        self._open.append(stream)
+        return stream
+
+    def close(self, stream: IO[bytes]) -> None:
+        self._finished += stream.tell()
+        self._open.remove(stream)
+        stream.close()
+
+    @property
+    def consumed(self) -> int:
+        return self._finished + sum(stream.tell() for stream in self._open)
+
+
+def _zstd(raw: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise WaitinfoError(
+            f"{raw.name}: reading .zst needs the package zstandard; "
+            "install it with: pip install 'waitinfo[zstd]'"
+        ) from None
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, closefd=False)
+    return cast("IO[bytes]", io.BufferedReader(reader))
+
+
+DECOMPRESSORS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".gz": lambda raw: cast("IO[bytes]", gzip.GzipFile(fileobj=raw)),
+    ".xz": lambda raw: cast("IO[bytes]", lzma.LZMAFile(raw)),  # noqa: SIM115 (closed by its reader)
+    ".zst": _zstd,
+}
+
+
+def check_readable(path: Path) -> None:
+    """Raise unless `path` is a file of a kind that can be read."""
+    if not path.exists():
+        raise WaitinfoError(f"{path}: no such file")
+    if path.is_dir():
+        raise WaitinfoError(f"{path}: is a folder, not a text file")
+    suffix = path.suffix.lower()
+    if suffix in NOT_TEXT:
+        known = ", ".join(DECOMPRESSORS)
+        raise WaitinfoError(f"{path}: unknown suffix '{suffix}'; give plain text or {known}")
+
+
+def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
+    """The lines of a text file, decompressed by suffix, without their line ends."""
+    check_readable(path)
+    meter = meter or Meter()
+    decompress = DECOMPRESSORS.get(path.suffix.lower(), lambda raw: raw)
+    raw = meter.open(path)
+    number = 0
+    try:
+        for number, line in enumerate(decompress(raw), 1):
+            if b"\0" in line:
+                raise WaitinfoError(f"{path}, line {number}: holds a NUL byte; not a text file")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise WaitinfoError(
+            f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte {error.start + 1})"
+        ) from None
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # zstandard is an extra, so known only by name
+            raise
+        raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
+    finally:
+        meter.close(raw)
+
+
+def read_aligned(source: Path, target: Path, meter: Meter | None = None) -> Iterator[Pair]:
+    """Pairs of two line-aligned files."""
+    left, right = read_lines(source, meter), read_lines(target, meter)
+    number = 0
+    for number, line in enumerate(left, 1):
+        other = next(right, None)
+        if other is None:
+            raise WaitinfoError(
+                f"{target}: ends after line {number - 1}, but {source} goes on; "
+                "the two files must have the same number of lines"
+            )
+        yield Pair(line, other)
+    if next(right, None) is not None:
+        raise WaitinfoError(
+            f"{source}: ends after line {number}, but {target} goes on; "
+            "the two files must have the same number of lines"
+        )
+
+
+def read_tsv(path: Path, meter: Meter | None = None) -> Iterator[Pair]:
+    """Pairs of a TSV file: source, tab, target; further columns are left alone."""
+    for number, line in enumerate(read_lines(path, meter), 1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise WaitinfoError(f"{path}, line {number}: no tab; a line is source<TAB>target")
+        yield Pair(columns[0], columns[1])
+
+
+class ParallelText:
+    """Any number of aligned file pairs and TSV files, read as one sequence of pairs."""
+
+    def __init__(
+        self, sources: Sequence[Path] = (), targets: Sequence[Path] = (), tsv: Sequence[Path] = ()
+    ) -> None:
+        if len(sources) != len(targets):
+            raise WaitinfoError(
+                f"{len(sources)} source and {len(targets)} target files were given; "
+                "each source file needs its target file, in the same order"
+            )
+        self.aligned = list(zip(sources, targets, strict=True))
+        self.tsv = list(tsv)
+        self.meter = Meter()
+        for path in self.paths:
+            check_readable(path)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for pair in self.aligned for path in pair] + self.tsv
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.paths)
+
+    def __bool__(self) -> bool:
+        return bool(self.paths)
+
+    def __iter__(self) -> Iterator[Pair]:
+        for source, target in self.aligned:
+            yield from read_aligned(source, target, self.meter)
+        for path in self.tsv:
+            yield from read_tsv(path, self.meter)
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file's bytes as they lie on disk."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_folder(path: Path) -> None:
+    """Make a rename inside `path` durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

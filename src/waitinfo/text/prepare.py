@@ -1,0 +1,274 @@
+"""`waitinfo prepare`: from text files to a corpus folder.
+
+Two passes. The first reads and normalises every pair, drops what is empty, repeated or also in a
+held-out file, and spools the rest to disk while drawing a sample for the vocabulary. The second
+tokenizes the spool, drops what is too long or too uneven in tokens, and writes shards. The folder
+appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.progress import Progress, Silent
+from waitinfo.text.corpus import FORMAT, MANIFEST, ShardWriter
+from waitinfo.text.files import Pair, ParallelText, normalise, sha256
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+
+CHUNK = 20_000  # pairs tokenized at a time
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Everything `waitinfo prepare` can be told besides the files."""
+
+    vocab: str = "bpe:16000"
+    separate: bool = False
+    vocabulary_from: Path | None = None  # a corpus or model folder whose vocabulary is used
+    max_tokens: int = 250  # per side, after tokenization
+    max_ratio: float = 4.0  # of tokens, longer side to shorter, from ten tokens on
+    keep_duplicates: bool = False
+    holdout: int = 1000  # dev pairs taken from the training text where no dev files are given
+    sample: int = 400_000  # pairs the vocabulary is learned from
+    shard_mib: float = 64.0
+    seed: int = 1
+
+
+@dataclass
+class Report:
+    """What was read, kept and dropped."""
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+def prepare(
+    train: ParallelText,
+    out: Path,
+    options: PrepareOptions | None = None,
+    dev: ParallelText | None = None,
+    exclude: ParallelText | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write the corpus folder `out`; returns its manifest."""
+    options = options or PrepareOptions()
+    spec = VocabularySpec.parse(options.vocab)
+    if not train:
+        raise WaitinfoError("no training text was given; use --source and --target, or --tsv")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise WaitinfoError(f"{out}: already in use; choose another folder or remove it first")
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise WaitinfoError(f"{out}: cannot be created ({error.strerror})") from None
+    try:
+        job = _Preparation(partial, options, spec, progress or Silent())
+        manifest = job.run(train, dev or ParallelText(), exclude or ParallelText())
+        if out.exists():
+            out.rmdir()
+        partial.rename(out)
+    except OSError as error:
+        raise WaitinfoError(f"{out}: cannot be written ({error.strerror or error})") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest
+
+
+class _Preparation:
+    """The state of one run of `prepare`."""
+
+    def __init__(
+        self, folder: Path, options: PrepareOptions, spec: VocabularySpec, progress: Progress
+    ) -> None:
+        self.folder, self.options, self.spec, self.progress = folder, options, spec, progress
+        self.spool = folder / "spool.tsv"
+        self.random = random.Random(options.seed)
+        self.report = Report()
+
+    def run(self, train: ParallelText, dev: ParallelText, exclude: ParallelText) -> dict[str, Any]:
+        dev_pairs = [Pair(*map(normalise, pair)) for pair in dev]
+        dev_pairs = [pair for pair in dev_pairs if all(pair)]
+        if dev and not dev_pairs:
+            raise WaitinfoError(f"{dev.paths[0]}: no sentence pairs to validate on")
+        held_out = {_digest(pair) for pair in dev_pairs}
+        held_out |= {_digest(Pair(*map(normalise, pair))) for pair in exclude}
+        sample = self._first_pass(train, held_out)
+        if not self.report.kept:
+            raise WaitinfoError(f"{train.paths[0]}: no sentence pairs are left to train on")
+        vocabulary = self._vocabulary(sample)
+        del sample
+        chosen = set() if dev_pairs else self._choose_holdout()
+        train_entry, taken, counts = self._second_pass(vocabulary, chosen)
+        if not train_entry["pairs"]:
+            raise WaitinfoError(f"{train.paths[0]}: no sentence pairs are left to train on")
+        dev_entry = self._write_dev(vocabulary, dev_pairs or taken)
+        self.spool.unlink()
+        vocabulary.save(self.folder)
+        for side, count in zip(("source", "target"), counts, strict=True):
+            np.save(self.folder / f"counts.{side}.npy", count)
+        inputs = {"train": train, "dev": dev, "exclude": exclude}
+        manifest = self._manifest(vocabulary, {"train": train_entry, "dev": dev_entry}, inputs)
+        (self.folder / MANIFEST).write_text(
+            json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8"
+        )
+        return manifest
+
+    def _first_pass(self, train: ParallelText, held_out: set[int]) -> list[Pair]:
+        """Spool the pairs worth tokenizing; returns a uniform sample of them."""
+        self.progress.stage("reading", train.size)
+        seen: set[int] = set()
+        sample: list[Pair] = []
+        report = self.report
+        with self.spool.open("w", encoding="utf-8", newline="\n") as spool:
+            for raw in train:
+                report.read += 1
+                pair = Pair(normalise(raw.source), normalise(raw.target))
+                if reason := self._unwanted(pair, seen, held_out):
+                    report.dropped[reason] += 1
+                    continue
+                spool.write(f"{pair.source}\t{pair.target}\n")
+                self._reservoir(sample, pair)
+                report.kept += 1
+                if report.read % 5000 == 0:
+                    self.progress.advance(train.meter.consumed)
+        return sample
+
+    def _unwanted(self, pair: Pair, seen: set[int], held_out: set[int]) -> str | None:
+        if not (pair.source and pair.target):
+            return "empty side"
+        digest = _digest(pair)
+        if digest in held_out:
+            return "also in a dev or test file"
+        if not self.options.keep_duplicates:
+            if digest in seen:
+                return "duplicate"
+            seen.add(digest)
+        return None
+
+    def _reservoir(self, sample: list[Pair], pair: Pair) -> None:
+        # A words vocabulary counts every word, so it is made from all of the text.
+        if self.spec.kind == "words" or len(sample) < self.options.sample:
+            sample.append(pair)
+        elif (place := int(self.random.random() * (self.report.kept + 1))) < len(sample):
+            sample[place] = pair
+
+    def _vocabulary(self, sample: list[Pair]) -> Vocabulary:
+        if self.options.vocabulary_from is not None:
+            return Vocabulary.load(self.options.vocabulary_from)
+        self.progress.stage("learning the vocabulary", None)
+        sides = list(zip(*sample, strict=True))
+        if self.options.separate or self.spec.kind == "words":
+            source, target = (self._tokenizer(side) for side in sides)
+            return Vocabulary(source, target)
+        joint = self._tokenizer(line for side in sides for line in side)
+        return Vocabulary(joint, joint)
+
+    def _tokenizer(self, lines: Iterable[str]) -> Any:
+        tokenizer, note = train_tokenizer(lines, self.spec)
+        if note:
+            self._note(note)
+        return tokenizer
+
+    def _note(self, text: str) -> None:
+        self.report.notes.append(text)
+        self.progress.note(text)
+
+    def _choose_holdout(self) -> set[int]:
+        count = min(self.options.holdout, self.report.kept // 10)
+        self._note(f"no dev files were given: {count:,} training pairs are held out for validation")
+        return set(self.random.sample(range(self.report.kept), count))
+
+    def _second_pass(
+        self, vocabulary: Vocabulary, chosen: set[int]
+    ) -> tuple[dict[str, Any], list[Pair], list[np.ndarray]]:
+        """Tokenize the spool into shards; the pairs at the chosen indices are put aside."""
+        self.progress.stage("tokenizing", self.report.kept)
+        sizes = [len(vocabulary.source), len(vocabulary.target)]
+        shard_bytes = int(self.options.shard_mib * 2**20)
+        writer = ShardWriter(self.folder, "train", max(sizes), shard_bytes)
+        counts = [np.zeros(size, np.int64) for size in sizes]
+        taken: list[Pair] = []
+        index = 0
+        for pairs in self._chunks():
+            kept = [p for i, p in enumerate(pairs, index) if i not in chosen]
+            taken += [p for i, p in enumerate(pairs, index) if i in chosen]
+            index += len(pairs)
+            sources = vocabulary.source.encode_many([pair.source for pair in kept])
+            targets = vocabulary.target.encode_many([pair.target for pair in kept])
+            for source, target in zip(sources, targets, strict=True):
+                if reason := self._unfit(len(source), len(target)):
+                    self.report.dropped[reason] += 1
+                else:
+                    writer.add(source, target)
+            for side, tokenized in enumerate((sources, targets)):
+                flat = np.fromiter((t for tokens in tokenized for t in tokens), np.int64)
+                counts[side] += np.bincount(flat, minlength=sizes[side])
+            self.progress.advance(index)
+        return writer.close(), taken, counts
+
+    def _chunks(self) -> Iterator[list[Pair]]:
+        with self.spool.open(encoding="utf-8", newline="\n") as spool:
+            while lines := list(islice(spool, CHUNK)):
+                yield [Pair(*line.rstrip("\n").split("\t")) for line in lines]
+
+    def _unfit(self, source: int, target: int) -> str | None:
+        longer, shorter = max(source, target), min(source, target)
+        if longer > self.options.max_tokens:
+            return f"longer than {self.options.max_tokens} tokens"
+        if longer >= 10 and longer > self.options.max_ratio * shorter:
+            return f"length ratio over {self.options.max_ratio:g}"
+        return None
+
+    def _write_dev(self, vocabulary: Vocabulary, pairs: list[Pair]) -> dict[str, Any]:
+        writer = ShardWriter(self.folder, "dev", 1 << 31, 1 << 30)
+        for pair in pairs:
+            writer.add(vocabulary.source.encode(pair.source), vocabulary.target.encode(pair.target))
+        for side in ("source", "target"):
+            text = "".join(f"{getattr(pair, side)}\n" for pair in pairs)
+            (self.folder / f"dev.{side}.txt").write_text(text, "utf-8", newline="\n")
+        return writer.close()
+
+    def _manifest(
+        self, vocabulary: Vocabulary, splits: dict[str, Any], inputs: dict[str, ParallelText]
+    ) -> dict[str, Any]:
+        options = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self.options).items()}
+        return {
+            "format": FORMAT,
+            "vocabulary": {
+                "kind": self.spec.kind,
+                "joint": vocabulary.joint,
+                "source": len(vocabulary.source),
+                "target": len(vocabulary.target),
+            },
+            "splits": splits,
+            "read": self.report.read,
+            "dropped": dict(self.report.dropped),
+            "notes": self.report.notes,
+            "inputs": {
+                name: [{"file": p.name, "sha256": sha256(p)} for p in text.paths]
+                for name, text in inputs.items()
+                if text
+            },
+            "options": options,
+        }
+
+
+def _digest(pair: Pair) -> int:
+    text = f"{pair.source}\t{pair.target}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

@@ -1,0 +1,187 @@
+"""Tokenizers: SentencePiece models, subword (BPE) or whole words.
+
+Both kinds are ordinary SentencePiece files, so a model folder always carries `tokenizer.model`
+(and `tokenizer.target.model` where the two languages have separate vocabularies). Pieces never
+cross a space: encoding a sentence equals encoding its words one after the other, which is what
+lets a stream tokenize a word as soon as it is complete.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece as spm
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.files import normalise
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIALS = 4
+SPACE = "\u2581"
+SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
+
+
+@dataclass(frozen=True)
+class VocabularySpec:
+    """What `--vocab` asks for: `bpe:SIZE` or `words:THRESHOLD`."""
+
+    kind: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> VocabularySpec:
+        kind, _, number = text.partition(":")
+        if kind not in ("bpe", "words") or not number.isdigit() or int(number) < 1:
+            raise WaitinfoError(
+                f"--vocab {text}: not understood; give bpe:SIZE (as bpe:16000) "
+                "or words:THRESHOLD (as words:5)"
+            )
+        return cls(kind, int(number))
+
+
+class Tokenizer:
+    """One language's (or both languages') text to token ids and back."""
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        self._processor = spm.SentencePieceProcessor(model_proto=model)
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        try:
+            return cls(path.read_bytes())
+        except OSError:
+            raise WaitinfoError(f"{path}: no such tokenizer") from None
+        except RuntimeError:
+            raise WaitinfoError(f"{path}: not a SentencePiece model") from None
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(self.model)
+
+    def __len__(self) -> int:
+        return self._processor.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens."""
+        return self._processor.encode(normalise(text))
+
+    def encode_many(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
+        """Token ids of texts that are already normalised."""
+        return self._processor.encode(list(texts), num_threads=threads)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of token ids; special tokens vanish."""
+        return self._processor.decode([t for t in tokens if t >= SPECIALS or t == UNK]).strip()
+
+    def piece(self, token: int) -> str:
+        """A token as people write it in papers: a leading space shows as '▁'."""
+        return self._processor.id_to_piece(token)
+
+    def starts_word(self, token: int) -> bool:
+        """Whether a token begins a new word."""
+        return token == UNK or self.piece(token).startswith(SPACE)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of a language pair; joint when both sides share one."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        source = Tokenizer.load(folder / SOURCE_FILE)
+        target = folder / TARGET_FILE
+        return cls(source, Tokenizer.load(target) if target.exists() else source)
+
+    def save(self, folder: Path) -> None:
+        self.source.save(folder / SOURCE_FILE)
+        if not self.joint:
+            self.target.save(folder / TARGET_FILE)
+
+
+class VocabularyTooLarge(Exception):
+    """The text does not support the vocabulary asked for; `largest` is what it supports."""
+
+    def __init__(self, largest: int) -> None:
+        super().__init__(largest)
+        self.largest = largest
+
+
+def train_tokenizer(lines: Iterable[str], spec: VocabularySpec) -> tuple[Tokenizer, str | None]:
+    """A tokenizer for normalised lines, and a note if the size had to be reduced."""
+    lines = list(lines)
+    if spec.kind == "words":
+        return _train_words(lines, spec.number), None
+    try:
+        return _train_bpe(lines, spec.number), None
+    except VocabularyTooLarge as limit:
+        note = f"vocabulary reduced from {spec.number:,} to {limit.largest:,}: the text is small"
+        return _train_bpe(lines, limit.largest), note
+
+
+def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
+    # Byte fallback represents every character the coverage leaves out, so nothing is unknown.
+    try:
+        return _train(
+            lines,
+            model_type="bpe",
+            vocab_size=size,
+            character_coverage=0.9998,
+            byte_fallback=True,
+        )
+    except RuntimeError as error:
+        message = str(error)
+        if found := re.search(r"too high.*<= (\d+)", message):
+            raise VocabularyTooLarge(int(found.group(1))) from None
+        if "smaller than required_chars" in message:
+            found = re.search(r"required_chars\D*\d+ vs (\d+)", message)
+            least = found.group(1) if found else "a few hundred"
+            raise WaitinfoError(
+                f"--vocab bpe:{size}: too small for the characters of this text; "
+                f"it needs at least {least}"
+            ) from None
+        raise
+
+
+def _train_words(lines: Sequence[str], threshold: int) -> Tokenizer:
+    counts = Counter(word for line in lines for word in line.split())
+    frequent = sum(count >= threshold for count in counts.values())
+    if not frequent:
+        raise WaitinfoError(f"--vocab words:{threshold}: no word occurs that often")
+    return _train(
+        lines,
+        model_type="word",
+        vocab_size=frequent + SPECIALS,
+        character_coverage=1.0,
+        unk_surface=" <unk>",
+    )
+
+
+def _train(lines: Sequence[str], **options: Any) -> Tokenizer:
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        normalization_rule_name="identity",
+        max_sentence_length=1 << 20,
+        num_threads=4,
+        minloglevel=2,
+        **options,
+    )
+    return Tokenizer(model.getvalue())

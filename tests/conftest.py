@@ -1,0 +1,88 @@
+"""Shared fixtures: tiny models, a small corpus, and the corpora beside the checkout if there."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from waitinfo.model import ModelConfig, Transformer
+from waitinfo.text.files import ParallelText
+from waitinfo.text.prepare import PrepareOptions, prepare
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the corpora beside the checkout are not here")
+    return SHARED
+
+
+def tiny_config(**changes: object) -> ModelConfig:
+    values: dict = {
+        "source_vocabulary": 40, "target_vocabulary": 40, "width": 32, "ffn": 48,
+        "encoder_layers": 2, "decoder_layers": 2, "heads": 4, "dropout": 0.0,
+    }  # fmt: skip
+    return ModelConfig(**(values | changes))
+
+
+@pytest.fixture
+def tiny_model():
+    """A factory of seeded tiny models in float64 evaluation mode."""
+
+    def build(seed: int = 0, **changes: object) -> Transformer:
+        torch.manual_seed(seed)
+        model = Transformer(tiny_config(**changes)).double().eval()
+        with torch.no_grad():  # untrained quantizers are all near 1; spread them out
+            for info in (model.source_info, model.target_info):
+                if info is not None and info.kind == "attention":
+                    info.quantizer.out.weight.mul_(6)
+        return model
+
+    return build
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
+    return path
+
+
+def toy_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Word-by-word 'translations' between two made-up languages."""
+    source = [
+        "ba",
+        "be",
+        "bi",
+        "bo",
+        "bu",
+        "da",
+        "de",
+        "di",
+        "do",
+        "du",
+        "ga",
+        "ge",
+        "gi",
+        "go",
+        "gu",
+    ]
+    target = {word: word[::-1] + "s" for word in source}
+    draw = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        words = [draw.choice(source) for _ in range(draw.randint(2, 7))]
+        pairs.append((" ".join(words), " ".join(target[w] for w in words)))
+    return pairs
+
+
+@pytest.fixture(scope="session")
+def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    tsv = write_pairs(folder / "toy.tsv", toy_pairs(600))
+    options = PrepareOptions(vocab="words:1", holdout=40)
+    prepare(ParallelText(tsv=[tsv]), folder / "corpus", options)
+    return folder / "corpus"

@@ -1,0 +1,115 @@
+"""Reading parallel text, and what is said when it is bad."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.files import ParallelText, normalise, read_aligned, read_lines, read_tsv
+
+LINES = ["eins zwei", "drei", "vier fünf 😀"]
+TEXT = ("\n".join(LINES) + "\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [
+        (".de", bytes),
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.ZstdCompressor().compress),
+    ],
+)
+def test_reads_every_compression(tmp_path: Path, suffix: str, compress) -> None:
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(compress(TEXT))
+    assert list(read_lines(path)) == LINES
+
+
+def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "windows.txt"
+    path.write_bytes(b"\xef\xbb\xbfeins\r\nzwei\x0bdrei\x85\xe2\x80\xa8 vier".replace(b"\x85", b""))
+    assert list(read_lines(path)) == ["eins", "zwei\x0bdrei\u2028 vier"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"gut\nschl\xffecht\n", "line 2: not valid UTF-8"),
+        (b"gut\ngut\nnu\0ll\n", "line 3: holds a NUL byte"),
+    ],
+)
+def test_bad_bytes_name_the_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(WaitinfoError, match=f"bad.txt, {message}"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_damaged_archives(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(b"this is not compressed")
+    with pytest.raises(WaitinfoError, match="cannot be read"):
+        list(read_lines(path))
+
+
+def test_truncated_archive_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "cut.xz"
+    path.write_bytes(lzma.compress(TEXT * 1000)[:-20])
+    with pytest.raises(WaitinfoError, match="cannot be read"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 2), (2, 3)])
+def test_different_line_counts(tmp_path: Path, left: int, right: int) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text("x\n" * left)
+    b.write_text("x\n" * right)
+    with pytest.raises(WaitinfoError, match="ends after line 2.*same number of lines"):
+        list(read_aligned(a, b))
+
+
+def test_tsv_without_tab(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("eins\tone\nzwei two\n")
+    with pytest.raises(WaitinfoError, match="line 2: no tab"):
+        list(read_tsv(path))
+
+
+def test_tsv_keeps_the_first_two_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("eins\tone\tCC-BY\n")
+    assert list(read_tsv(path)) == [("eins", "one")]
+
+
+def test_missing_unknown_and_uneven_files(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"PK")
+    with pytest.raises(WaitinfoError, match="no such file"):
+        ParallelText(tsv=[tmp_path / "none.tsv"])
+    with pytest.raises(WaitinfoError, match="unknown suffix '.zip'"):
+        ParallelText(tsv=[tmp_path / "a.zip"])
+    with pytest.raises(WaitinfoError, match="is a folder"):
+        ParallelText(tsv=[tmp_path])
+    with pytest.raises(WaitinfoError, match="1 source and 0 target files"):
+        ParallelText([tmp_path / "a.zip"], [])
+
+
+@given(st.text())
+def test_normalise_is_idempotent_and_single_spaced(text: str) -> None:
+    once = normalise(text)
+    assert normalise(once) == once
+    assert once == once.strip()
+    assert "  " not in once and "\u2581" not in once and "\t" not in once
+
+
+def test_normalise_composes() -> None:
+    assert normalise("  Cafe\u0301\tau\n lait ") == "Café au lait"

@@ -1,0 +1,89 @@
+"""Tokenizers: nothing is lost, nothing crosses a space."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.files import normalise
+from waitinfo.text.tokenizer import (
+    SPECIALS,
+    UNK,
+    Tokenizer,
+    Vocabulary,
+    VocabularySpec,
+    train_tokenizer,
+)
+
+LINES = [f"der Hund {a} läuft {b} schnell" for a in "abcdefgh" for b in "uvwxyz"]
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Tokenizer:
+    return train_tokenizer(LINES, VocabularySpec("bpe", 320))[0]
+
+
+@settings(max_examples=300)
+@given(st.text())
+def test_bpe_represents_any_text(bpe: Tokenizer, text: str) -> None:
+    tokens = bpe.encode(text)
+    assert bpe.decode(tokens) == normalise(text)
+    assert UNK not in tokens
+
+
+@settings(max_examples=200)
+@given(st.text())
+def test_words_can_be_tokenized_one_by_one(bpe: Tokenizer, text: str) -> None:
+    words = normalise(text).split(" ") if normalise(text) else []
+    assert bpe.encode(text) == [token for word in words for token in bpe.encode(word)]
+
+
+def test_every_word_starts_once(bpe: Tokenizer) -> None:
+    text = "der Hund läuft zum Café 😀 !"
+    assert sum(bpe.starts_word(token) for token in bpe.encode(text)) == len(text.split())
+
+
+def test_large_vocabulary_is_reduced_with_a_note() -> None:
+    tokenizer, note = train_tokenizer(LINES, VocabularySpec("bpe", 16000))
+    assert len(tokenizer) < 16000
+    assert note is not None and "reduced from 16,000" in note
+
+
+def test_small_vocabulary_is_refused() -> None:
+    with pytest.raises(WaitinfoError, match="bpe:50: too small"):
+        train_tokenizer(LINES, VocabularySpec("bpe", 50))
+
+
+def test_words_keeps_exactly_the_frequent_ones() -> None:
+    lines = ["a a a b b c", "a b d d d d e", "f"]
+    counts = Counter(word for line in lines for word in line.split())
+    for threshold in (1, 2, 3, 4):
+        tokenizer, _ = train_tokenizer(lines, VocabularySpec("words", threshold))
+        frequent = {word for word, count in counts.items() if count >= threshold}
+        assert len(tokenizer) == len(frequent) + SPECIALS
+        for word in counts:
+            assert (tokenizer.encode(word) == [UNK]) == (word not in frequent)
+    assert tokenizer.decode(tokenizer.encode("a zzz d")) == "a <unk> d"
+
+
+@pytest.mark.parametrize("text", ["bpe", "bpe:", "bpe:x", "word:5", "words:0", ""])
+def test_bad_specifications(text: str) -> None:
+    with pytest.raises(WaitinfoError, match="not understood"):
+        VocabularySpec.parse(text)
+
+
+def test_vocabulary_folder(tmp_path: Path, bpe: Tokenizer) -> None:
+    Vocabulary(bpe, bpe).save(tmp_path)
+    loaded = Vocabulary.load(tmp_path)
+    assert loaded.joint and loaded.source.encode(LINES[0]) == bpe.encode(LINES[0])
+    other, _ = train_tokenizer(LINES, VocabularySpec("words", 1))
+    Vocabulary(bpe, other).save(tmp_path)
+    assert not Vocabulary.load(tmp_path).joint
+    (tmp_path / "tokenizer.model").write_bytes(b"nonsense")
+    with pytest.raises(WaitinfoError, match="not a SentencePiece model"):
+        Vocabulary.load(tmp_path)
