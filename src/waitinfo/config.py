@@ -1,0 +1,78 @@
+"""Typed configuration: dataclasses filled from TOML and `--set section.key=value`.
+
+An unknown key or a value of the wrong type is an error that names it and lists what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from waitinfo.errors import WaitinfoError, unknown
+
+T = TypeVar("T")
+
+
+def from_mapping(kind: type[T], values: Mapping[str, Any], section: str) -> T:
+    """A dataclass from plain values, checked and converted field by field."""
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    filled = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown(f"setting {section}.", key, sorted(fields))
+        filled[key] = _convert(value, hints[key], f"{section}.{key}")
+    return kind(**filled)
+
+
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        if option is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if option is bool or isinstance(value, bool):
+            if option is bool and isinstance(value, bool):
+                return value
+            continue
+        if option in (int, float, str):
+            try:
+                converted = option(value)
+            except (TypeError, ValueError):
+                continue
+            if option is not int or float(value) == converted:
+                return converted
+    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise WaitinfoError(f"setting {name}: '{value}' is not a valid {wanted}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise WaitinfoError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WaitinfoError(f"{path}: not valid TOML ({error})") from None
+
+
+def apply_settings(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Values with `key=value` and `section.key=value` settings applied on top."""
+    values = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise WaitinfoError(f"--set {setting}: write it as section.key=value")
+        *sections, key = path.strip().split(".")
+        place = values
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise WaitinfoError(f"--set {setting}: '{section}' is not a section")
+        place[key] = value.strip()
+    return values

@@ -1,0 +1,142 @@
+"""Multi-head attention that takes an additive score bias, with or without a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class KeyValueCache:
+    """Keys and values of the positions so far, one row a stream: [B, H, capacity, d/H] each.
+
+    Rows advance on their own: each writes where its own position is. Writing a position again
+    replaces it, so a step that a policy refuses needs no undoing.
+    """
+
+    def __init__(self, rows: int, heads: int, capacity: int, width: int, like: Tensor) -> None:
+        shape = (rows, heads, capacity, width)
+        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.values = torch.zeros_like(self.keys)
+
+    def put(self, keys: Tensor, values: Tensor, at: Tensor) -> None:
+        """Store [B, H, T, d/H] at the positions at [B, T] of each row."""
+        rows = torch.arange(at.shape[0], device=at.device)[:, None]
+        self.keys[rows, :, at] = keys.transpose(1, 2)
+        self.values[rows, :, at] = values.transpose(1, 2)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only the given rows, in the given order."""
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, T, d] -> [B, H, T, d/H]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, T, d/H] -> [B, T, d]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """softmax(q k / sqrt(d) + bias) v, by whichever fused kernel fits.
+
+    The bias is [B, 1 or H, T or 1, S]; `causal` stands for a plain causal mask without a bias.
+    """
+    if bias is not None:
+        shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
+        bias = bias.to(queries.dtype).expand(shape)
+    return F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=bias, dropout_p=dropout, is_causal=causal
+    )
+
+
+@dataclass(frozen=True)
+class SelfView:
+    """What a self-attention may look at.
+
+    bias None means everything before and including the query (causal, without info). With a cache,
+    the keys are the cache's first `keys` positions and the queries stand at `at` [B, T].
+    """
+
+    bias: Tensor | None
+    at: Tensor | None = None
+    keys: int = 0
+
+
+class SelfAttention(nn.Module):
+    """Self-attention of one layer."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
+        """[B, T, d] -> [B, T, d]."""
+        queries, keys, values = (
+            split_heads(part, self.heads) for part in self.project(x).chunk(3, dim=-1)
+        )
+        if cache is not None and view.at is not None:
+            cache.put(keys, values, view.at)
+            keys, values = cache.keys[:, :, : view.keys], cache.values[:, :, : view.keys]
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
+        return self.out(merge_heads(mixed))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A layer's keys and values of the source: [B, H, S, d/H] each."""
+
+    keys: Tensor
+    values: Tensor
+
+    def select(self, rows: Tensor) -> Memory:
+        return Memory(self.keys[rows], self.values[rows])
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """What a cross-attention may look at: the visible prefix, and the bias made from it."""
+
+    visible: Tensor  # [B, T] or [B, H, T]: source tokens each query sees
+    bias: Tensor  # [B, 1 or H, T, S]
+    k: Tensor | None = None  # [B] the latency dial, for attention that depends on it
+
+
+class CrossAttention(nn.Module):
+    """Cross-attention of one decoder layer.
+
+    Attention of other systems takes this class's place: same arguments, and an optional second
+    result (expected alignments, wishes to read on) that the system finds in `Decoded.extras`.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.queries = nn.Linear(width, width)
+        self.project = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def memory(self, states: Tensor) -> Memory:
+        """Keys and values of encoder states [B, S, d]."""
+        keys, values = (split_heads(p, self.heads) for p in self.project(states).chunk(2, dim=-1))
+        return Memory(keys, values)
+
+    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Tensor | None]:
+        """[B, T, d] -> [B, T, d]."""
+        queries = split_heads(self.queries(x), self.heads)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(queries, memory.keys, memory.values, view.bias, False, dropout)
+        return self.out(merge_heads(mixed)), None
+
+
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {"plain": CrossAttention}

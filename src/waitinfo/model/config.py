@@ -1,0 +1,63 @@
+"""The sizes and switches of a Transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waitinfo.errors import WaitinfoError, unknown
+
+# Named sizes; Small, Base and Big are those of the paper.
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"width": 128, "ffn": 256, "encoder_layers": 2, "decoder_layers": 2, "heads": 4},
+    "small": {"width": 512, "ffn": 1024, "encoder_layers": 6, "decoder_layers": 6, "heads": 4},
+    "base": {"width": 512, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "heads": 8},
+    "big": {"width": 1024, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "heads": 16},
+}
+
+CHOICES = {
+    "encoder": ("causal", "bidirectional"),
+    "norm": ("pre", "post"),
+    "info": ("none", "attention", "frequency", "norm"),
+    "source_info": ("learned", "one"),
+    "target_info": ("learned", "one"),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a Transformer, and where its info comes from."""
+
+    source_vocabulary: int
+    target_vocabulary: int
+    joint: bool = True  # one vocabulary, and one embedding matrix, for both languages
+    width: int = 512
+    ffn: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    heads: int = 8
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    norm: str = "pre"  # layer norm before each sublayer, or after it as in the paper
+    encoder: str = "causal"  # causal: a source token sees only earlier ones, so it never changes
+    cross_attention: str = "plain"
+    info: str = "none"  # none, learned through attention, or by token frequency or embedding norm
+    info_self_attention: bool = True  # Eq. 7-8
+    info_cross_attention: bool = True  # Eq. 9-10
+    source_info: str = "learned"  # "one" fixes every source info to 1
+    target_info: str = "learned"
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise unknown(f"model.{name}", getattr(self, name), allowed)
+        if self.width % self.heads:
+            raise WaitinfoError(
+                f"model.width {self.width} cannot be split among {self.heads} heads; "
+                "choose a multiple"
+            )
+        if self.joint and self.source_vocabulary != self.target_vocabulary:
+            raise WaitinfoError("a joint vocabulary has one size; source and target differ")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise WaitinfoError(f"model.{name} {getattr(self, name)} is not in [0, 1)")

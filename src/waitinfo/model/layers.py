@@ -1,0 +1,96 @@
+"""Encoder and decoder layers: sublayers with residual connections and layer norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from waitinfo.errors import unknown
+from waitinfo.model.attention import (
+    CROSS_ATTENTIONS,
+    CrossAttention,
+    KeyValueCache,
+    Memory,
+    SelfAttention,
+    SelfView,
+    SourceView,
+)
+from waitinfo.model.config import ModelConfig
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.width, config.ffn)
+        self.out = nn.Linear(config.ffn, config.width)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.dropout(F.relu(self.inner(x))))
+
+
+class Residual(nn.Module):
+    """x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm after it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.before = config.norm == "pre"
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.before:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
+        x = self.around_attention(x, lambda h: self.attention(h, view, cache))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
+        self.cross = _cross_attention(config)
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_cross = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        view: SelfView,
+        memory: Memory,
+        source: SourceView,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        extra: list[Tensor | None] = []
+
+        def cross(h: Tensor) -> Tensor:
+            mixed, found = self.cross(h, memory, source)
+            extra.append(found)
+            return mixed
+
+        x = self.around_attention(x, lambda h: self.attention(h, view, cache))
+        x = self.around_cross(x, cross)
+        return self.around_feed_forward(x, self.feed_forward), extra[0]
+
+
+def _cross_attention(config: ModelConfig) -> CrossAttention:
+    kind = CROSS_ATTENTIONS.get(config.cross_attention)
+    if kind is None:
+        raise unknown("model.cross_attention", config.cross_attention, CROSS_ATTENTIONS)
+    return kind(config.width, config.heads, config.attention_dropout)

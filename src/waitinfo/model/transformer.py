@@ -1,0 +1,251 @@
+"""The info-aware Transformer: one network for every system, for training and for streaming.
+
+Shapes: B sentences, S source and T target positions (padded), d width, H heads, V vocabulary.
+Whatever a system does reaches the network as `visible`, the number of source tokens each target
+position may see, and, at most, as another kind of cross-attention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from waitinfo.model.attention import KeyValueCache, Memory, SelfView, SourceView
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
+from waitinfo.model.layers import DecoderLayer, EncoderLayer
+from waitinfo.text.tokenizer import PAD
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Tokens of one side as the layers see them, and their info."""
+
+    x: Tensor  # [B, T, d]
+    info: Tensor | None  # [B, T], None in a model without info
+    at: Tensor  # [B, T] positions
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A source, encoded once for all decoder layers."""
+
+    memories: list[Memory]
+    info: Tensor | None  # [B, S]
+
+    @property
+    def width(self) -> int:
+        """S."""
+        return self.memories[0].keys.shape[2]
+
+    def select(self, rows: Tensor) -> Encoded:
+        info = None if self.info is None else self.info[rows]
+        return Encoded([memory.select(rows) for memory in self.memories], info)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the decoder made of its inputs."""
+
+    states: Tensor  # [B, T, d]
+    extras: list[Tensor | None]  # by layer, what its cross-attention had to say besides
+
+
+def sinusoids(at: Tensor, width: int) -> Tensor:
+    """Sinusoidal positions: at [B, T] -> [B, T, d]. No position is too far out."""
+    half = width // 2
+    steps = torch.arange(half, device=at.device, dtype=torch.float32)
+    rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
+    angles = at[..., None] * rates
+    return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = nn.Embedding(config.source_vocabulary, config.width, PAD)
+        self.target_embedding = (
+            self.source_embedding
+            if config.joint
+            else nn.Embedding(config.target_vocabulary, config.width, PAD)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.source_info = self._token_info(config.source_vocabulary, config.source_info)
+        self.target_info = self._token_info(config.target_vocabulary, config.target_info)
+        self.encoder_layers = nn.ModuleList(
+            EncoderLayer(config) for _ in range(config.encoder_layers)
+        )
+        self.decoder_layers = nn.ModuleList(
+            DecoderLayer(config) for _ in range(config.decoder_layers)
+        )
+        last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
+        self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
+        self._initialise()
+
+    def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:
+        if self.config.info == "none":
+            return None
+        return TokenInfo(self.config.info, vocabulary, self.config.width, kind == "one")
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.width**-0.5)
+                nn.init.zeros_(module.weight[PAD])
+
+    def tie(self) -> None:
+        """Make the target embedding the source's own again, after loading separate copies."""
+        if self.config.joint:
+            self.target_embedding = self.source_embedding
+
+    def weights(self) -> dict[str, Tensor]:
+        """Everything to be saved; a shared embedding once."""
+        state = self.state_dict()
+        if self.config.joint:
+            del state["target_embedding.weight"]
+        return state
+
+    def load_weights(self, weights: dict[str, Tensor], assign: bool = False) -> None:
+        """The reverse of `weights`."""
+        if self.config.joint:
+            weights = {**weights, "target_embedding.weight": weights["source_embedding.weight"]}
+        self.load_state_dict(weights, assign=assign)
+        self.tie()
+
+    @property
+    def device(self) -> torch.device:
+        return self.source_embedding.weight.device
+
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    # Embedding
+
+    def embed_source(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
+        """tokens [B, S], at positions at [B, S] (0, 1, … where not given)."""
+        return self._embed(self.source_embedding, self.source_info, tokens, at)
+
+    def embed_target(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
+        """tokens [B, T]: the decoder's inputs, begin-of-sequence first."""
+        return self._embed(self.target_embedding, self.target_info, tokens, at)
+
+    def _embed(
+        self,
+        embedding: nn.Embedding,
+        token_info: TokenInfo | None,
+        tokens: Tensor,
+        at: Tensor | None,
+    ) -> Embedded:
+        if at is None:
+            at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        x = embedding(tokens) * math.sqrt(self.config.width)
+        x = self.dropout(x + sinusoids(at, self.config.width).to(x.dtype))
+        info = None if token_info is None else token_info(tokens, x, embedding.weight)
+        return Embedded(x, info, at)
+
+    # Encoder
+
+    def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
+        """Encode whole sources, right-padded; lengths [B] count end-of-sentence."""
+        view = SelfView(self._encoder_bias(source, lengths))
+        x = source.x
+        for layer in self.encoder_layers:
+            x = layer(x, view)
+        states = self.encoder_norm(x)
+        layers = cast("list[DecoderLayer]", list(self.decoder_layers))
+        return Encoded([layer.cross.memory(states) for layer in layers], source.info)
+
+    def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
+        aware = source.info if self.config.info_self_attention else None
+        if self.config.encoder == "causal":
+            # Padding lies to the right, where a causal encoder never looks.
+            return None if aware is None else self_bias(source.at, source.x.shape[1], aware)
+        columns = torch.arange(source.x.shape[1], device=lengths.device)
+        padding = columns >= lengths[:, None]
+        bias = torch.zeros(padding.shape, device=lengths.device)
+        bias = bias.masked_fill(padding, -torch.inf)[:, None, None]  # [B, 1, 1, S]
+        return bias if aware is None else bias + torch.diag_embed(aware - 1)[:, None]
+
+    # Decoder
+
+    def decode(
+        self, target: Embedded, encoded: Encoded, visible: Tensor, k: Tensor | None = None
+    ) -> Decoded:
+        """Decode whole targets: visible [B, T] or [B, H, T] source tokens at each position."""
+        aware = target.info if self.config.info_self_attention else None
+        bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
+        return self._decode(target, SelfView(bias), encoded, visible, k, None)
+
+    def step(
+        self,
+        target: Embedded,
+        encoded: Encoded,
+        visible: Tensor,
+        cache: DecoderCache,
+        keys: int,
+        k: Tensor | None = None,
+    ) -> Decoded:
+        """Decode the next positions of every row, [B, T] each at its own place.
+
+        `keys` is one more than the furthest position of any row.
+        """
+        aware = target.info if self.config.info_self_attention else None
+        view = SelfView(self_bias(target.at, keys, aware), target.at, keys)
+        return self._decode(target, view, encoded, visible, k, cache)
+
+    def _decode(
+        self,
+        target: Embedded,
+        view: SelfView,
+        encoded: Encoded,
+        visible: Tensor,
+        k: Tensor | None,
+        cache: DecoderCache | None,
+    ) -> Decoded:
+        source = SourceView(visible, self._cross_bias(target, encoded, visible), k)
+        x = target.x
+        extras = []
+        for number, layer in enumerate(self.decoder_layers):
+            layer_cache = None if cache is None else cache.layers[number]
+            x, extra = layer(x, view, encoded.memories[number], source, layer_cache)
+            extras.append(extra)
+        return Decoded(self.decoder_norm(x), extras)
+
+    def _cross_bias(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
+        weight = None
+        if self.config.info_cross_attention and target.info is not None:
+            assert encoded.info is not None
+            weight = consistency(encoded.info, target.info)
+        return cross_bias(visible, encoded.width, weight)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[…, d] -> [..., V]; the output matrix is the target embedding."""
+        return F.linear(states, self.target_embedding.weight)
+
+
+class DecoderCache:
+    """The decoder's self-attention caches, by layer."""
+
+    def __init__(self, model: Transformer, rows: int, capacity: int) -> None:
+        config = model.config
+        weight = model.target_embedding.weight
+        width = config.width // config.heads
+        self.capacity = capacity
+        self.layers = [
+            KeyValueCache(rows, config.heads, capacity, width, weight)
+            for _ in range(config.decoder_layers)
+        ]
+
+    def select(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            layer.select(rows)

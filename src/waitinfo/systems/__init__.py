@@ -1,0 +1,39 @@
+"""Systems: one file each, all listed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waitinfo.errors import unknown
+from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
+from waitinfo.systems.full import Full
+from waitinfo.systems.multipath import Multipath
+from waitinfo.systems.wait_info import WaitInfo
+from waitinfo.systems.wait_k import WaitK
+
+SYSTEMS: dict[str, type[System]] = {
+    system.name: system for system in (Full, WaitK, Multipath, WaitInfo)
+}
+
+__all__ = [
+    "SYSTEMS",
+    "Dial",
+    "Losses",
+    "Moment",
+    "Standing",
+    "Step",
+    "System",
+    "build_system",
+    "system_class",
+]
+
+
+def system_class(name: str) -> type[System]:
+    try:
+        return SYSTEMS[name]
+    except KeyError:
+        raise unknown("system", name, SYSTEMS) from None
+
+
+def build_system(name: str, options: dict[str, Any] | None = None) -> System:
+    return system_class(name)(options)

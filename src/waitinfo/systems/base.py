@@ -1,0 +1,218 @@
+"""What a system of simultaneous translation is: how it trains, and when it writes.
+
+Training: `loss` of a batch. Most systems only choose how much of the source each target position
+may see (`path`); those with a loss of their own override `loss`.
+
+Writing: at every point of a translation, with some source tokens read and some target tokens
+written, the system answers READ or WRITE. It may answer before the next token is computed
+(`ready`: wait-k, wait-info), or after having seen it (`accept`: a threshold on its probability, or
+a head of the attention that wants to read on). A refused step costs nothing but itself: the
+token is computed again with one more source token. Once the source is complete every system
+writes.
+
+All of it works on rows: each row is a stream with its own dial k and its own place.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.info import info_sum_loss
+from waitinfo.model.transformer import Decoded, Embedded, Transformer
+from waitinfo.text.batches import Batch
+from waitinfo.text.tokenizer import PAD
+
+INFO_TOTALS = ("mean", "source", "target")
+
+
+@dataclass(frozen=True)
+class Dial:
+    """The latency dial of a system: what `--k` means for it."""
+
+    name: str
+    default: float
+    minimum: float = 1.0
+    whole: bool = True  # only whole numbers make sense
+    trained: bool = False  # one model serves one value, fixed when it was trained
+    help: str = ""
+
+    def check(self, value: float) -> float:
+        if value < self.minimum or (self.whole and value != int(value)):
+            kind = "whole number" if self.whole else "number"
+            raise WaitinfoError(
+                f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
+            )
+        return float(value)
+
+
+@dataclass
+class Standing:
+    """Where each row stands: B streams between reading and writing."""
+
+    k: Tensor  # [B] float64, the dial
+    read: Tensor  # [B] source tokens read, end-of-sentence counted once it is read
+    written: Tensor  # [B] target tokens written
+    complete: Tensor  # [B] whether everything of the source has been read
+    source_info: Tensor  # [B] float64, info of the tokens read
+    target_info: Tensor  # [B] float64, info of the tokens written
+
+
+@dataclass(frozen=True)
+class Step:
+    """A next token that has been computed but not yet written."""
+
+    tokens: Tensor  # [B] the best token
+    logits: Tensor  # [B, V]
+    extras: list[Tensor | None]  # by layer, from the cross-attention
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The circumstances of a loss: which update it belongs to, and the draws made for it."""
+
+    update: int
+    draw: random.Random
+    label_smoothing: float = 0.0
+    k: float | None = None  # a fixed dial, for validation; else the system draws its own
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over a batch; the trainer divides by the number of target tokens."""
+
+    total: Tensor  # what is differentiated
+    parts: dict[str, Tensor]  # detached, for the display; "nll" is always among them
+
+
+@dataclass(frozen=True)
+class SystemOptions:
+    """Options that every system has."""
+
+    info_weight: float = 0.3  # lambda of the info-sum loss, where info is learned
+    info_total: str = "mean"  # zeta: mean of both lengths, or the source's or target's
+    whole_source_updates: int = 0  # first updates with the whole source visible
+
+    def __post_init__(self) -> None:
+        if self.info_total not in INFO_TOTALS:
+            raise unknown("system.info_total", self.info_total, INFO_TOTALS)
+
+
+class System(ABC):
+    """One way of translating simultaneously."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    dial: ClassVar[Dial | None] = None
+    model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {}
+    )  # what the system needs of the Transformer
+    Options: ClassVar[type[SystemOptions]] = SystemOptions
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        self.options = from_mapping(self.Options, options or {}, "system")
+
+    # How it trains
+
+    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
+        """The loss of a batch."""
+        source = model.embed_source(batch.source)
+        target = model.embed_target(batch.target_in)
+        visible = self._training_path(batch, source, target, moment)
+        encoded = model.encode(source, batch.source_lengths)
+        decoded = model.decode(target, encoded, visible, self._dial_rows(batch, moment))
+        return self.combine(model, batch, source, target, decoded, moment)
+
+    def _training_path(
+        self, batch: Batch, source: Embedded, target: Embedded, moment: Moment
+    ) -> Tensor:
+        if moment.k is None and moment.update < self.options.whole_source_updates:
+            return whole_source(batch)
+        k = self.draw_dial(batch, moment) if moment.k is None else moment.k
+        with torch.no_grad():
+            return self.path(batch, source.info, target.info, k)
+
+    @staticmethod
+    def _dial_rows(batch: Batch, moment: Moment) -> Tensor | None:
+        if moment.k is None:
+            return None
+        return torch.full((batch.pairs,), float(moment.k), device=batch.source.device)
+
+    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+        """The dial a training batch is seen with."""
+        return self.dial.default if self.dial else 1.0
+
+    def path(
+        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+    ) -> Tensor:
+        """Source tokens visible at each target position: [B, T], or [B, H, T] per head."""
+        return whole_source(batch)
+
+    def combine(
+        self,
+        model: Transformer,
+        batch: Batch,
+        source: Embedded,
+        target: Embedded,
+        decoded: Decoded,
+        moment: Moment,
+    ) -> Losses:
+        """Cross-entropy, and the info-sum loss where info is learned (L = L_ce + lambda L_sum)."""
+        total, parts = cross_entropy(model, decoded, batch, moment.label_smoothing)
+        if model.config.info == "attention" and source.info is not None:
+            assert target.info is not None
+            info_sum = info_sum_loss(
+                source.info, target.info, *info_masks(batch), self.options.info_total
+            )
+            total = total + self.options.info_weight * info_sum
+            parts["info_sum"] = info_sum.detach()
+        return Losses(total, parts)
+
+    # When it writes
+
+    def ready(self, standing: Standing) -> Tensor:
+        """[B] whether the next token may be computed with what has been read."""
+        return standing.complete
+
+    def accept(self, standing: Standing, step: Step) -> Tensor:
+        """[B] whether a computed token may be written; else one more source token is read."""
+        return torch.ones_like(standing.complete)
+
+
+def whole_source(batch: Batch) -> Tensor:
+    """Everything visible everywhere: [B, T]."""
+    return batch.source_lengths[:, None].expand(batch.target_in.shape)
+
+
+def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Real tokens of source [B, S] and decoder input [B, T], without special ones."""
+    source_columns = torch.arange(batch.source.shape[1], device=batch.source.device)
+    target_columns = torch.arange(batch.target_in.shape[1], device=batch.source.device)
+    source = source_columns < batch.source_lengths[:, None] - 1
+    target = (target_columns > 0) & (target_columns < batch.target_lengths[:, None])
+    return source, target
+
+
+def cross_entropy(
+    model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Label-smoothed cross-entropy summed over real tokens, and the plain one for the display."""
+    logits = model.logits(decoded.states).float().flatten(0, 1)
+    gold = batch.target_out.flatten()
+    nll = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum")
+    if not label_smoothing:
+        return nll, {"nll": nll.detach()}
+    smooth = F.cross_entropy(
+        logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=label_smoothing
+    )
+    return smooth, {"nll": nll.detach()}

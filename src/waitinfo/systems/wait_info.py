@@ -1,0 +1,42 @@
+"""Wait-info: write as soon as the source has given K info more than the target has used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor
+
+from waitinfo.model.info import info_path
+from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
+from waitinfo.text.batches import Batch
+
+
+@dataclass(frozen=True)
+class WaitInfoOptions(SystemOptions):
+    whole_source_updates: int = 4000
+    floor: bool = True  # g(i) >= i + 1, as in the authors' code but not in the paper
+
+
+class WaitInfo(System):
+    name = "wait-info"
+    summary = "lags K info behind the source; one model for every K"
+    dial = Dial("K", 3, minimum=0.0, whole=False, help="info the translation lags behind")
+    model_defaults = MappingProxyType({"info": "attention"})
+    Options = WaitInfoOptions
+    options: WaitInfoOptions
+
+    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+        return moment.draw.randint(1, batch.longest_source)
+
+    def path(
+        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+    ) -> Tensor:
+        assert source_info is not None and target_info is not None
+        return info_path(source_info, target_info, k, batch.source_lengths, self.options.floor)
+
+    def ready(self, standing: Standing) -> Tensor:
+        enough = standing.source_info >= standing.k + standing.target_info
+        if self.options.floor:
+            enough &= standing.read >= standing.written + 2
+        return standing.complete | enough

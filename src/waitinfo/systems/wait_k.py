@@ -1,0 +1,53 @@
+"""Wait-k: read k tokens, then write one and read one in turn (Eq. 3), with optional catch-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
+from waitinfo.text.batches import Batch
+
+
+@dataclass(frozen=True)
+class WaitKOptions(SystemOptions):
+    k: int = 3  # the lag this model is trained for
+    catch_up: int = 0  # c: one more READ after every c written tokens; 0 for none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 1:
+            raise WaitinfoError(f"system.k {self.k}: must be at least 1")
+        if self.catch_up < 0:
+            raise WaitinfoError(f"system.catch_up {self.catch_up}: must be 0 or more")
+
+
+def lag_path(written: Tensor, k: Tensor | float, catch_up: int = 0) -> Tensor:
+    """Source tokens to read before the next token: k + i - 1, i - 1 being those written (Eq. 3)."""
+    caught_up = written // catch_up if catch_up else 0
+    return written + caught_up + k
+
+
+class WaitK(System):
+    name = "wait-k"
+    summary = "lags k tokens behind the source; one model for each k"
+    dial = Dial("k", 3, trained=True, help="tokens the translation lags behind")
+    Options = WaitKOptions
+    options: WaitKOptions
+
+    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+        return self.options.k
+
+    def path(
+        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+    ) -> Tensor:
+        written = torch.arange(batch.target_in.shape[1], device=batch.source.device)
+        path = lag_path(written, int(k), self.options.catch_up)
+        return torch.minimum(path, batch.source_lengths[:, None])
+
+    def ready(self, standing: Standing) -> Tensor:
+        needed = lag_path(standing.written, standing.k, self.options.catch_up)
+        return standing.complete | (standing.read >= needed)

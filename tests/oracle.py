@@ -1,0 +1,147 @@
+"""The paper's formulas written out literally, and a decoder without any cache.
+
+Nothing here shares code with what it checks, except the model's own layers in the decoder.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from waitinfo.model import Transformer
+from waitinfo.systems import Standing, Step, System
+from waitinfo.text.batches import Batch
+from waitinfo.text.tokenizer import BOS, EOS, PAD
+
+
+def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch:
+    """Token lists as a batch, optionally padded far beyond need."""
+    n = max(pad_to, *(len(s) + 1 for s, _ in pairs))
+    m = max(pad_to, *(len(t) + 1 for _, t in pairs))
+    source = torch.full((len(pairs), n), PAD)
+    target_in = torch.full((len(pairs), m), PAD)
+    target_out = torch.full((len(pairs), m), PAD)
+    for row, (s, t) in enumerate(pairs):
+        source[row, : len(s) + 1] = torch.tensor([*s, EOS])
+        target_in[row, : len(t) + 1] = torch.tensor([BOS, *t])
+        target_out[row, : len(t) + 1] = torch.tensor([*t, EOS])
+    return Batch(
+        source=source,
+        source_lengths=torch.tensor([len(s) + 1 for s, _ in pairs]),
+        target_in=target_in,
+        target_out=target_out,
+        target_lengths=torch.tensor([len(t) + 1 for _, t in pairs]),
+        pairs=len(pairs),
+        tokens=sum(len(t) + 1 for _, t in pairs),
+        longest_source=max(len(s) + 1 for s, _ in pairs),
+    )
+
+
+def literal_self_attention(q: Tensor, k: Tensor, v: Tensor, info: Tensor, causal: bool) -> Tensor:
+    """Eq. 7-8 for one head of one sentence: q, k, v [T, d], info [T]."""
+    length, width = q.shape
+    rows = []
+    for i in range(length):
+        scores = []
+        for j in range(i + 1 if causal else length):
+            e = (q[i] * k[j]).sum() / math.sqrt(width)
+            scores.append(e + (info[i] - 1) if i == j else e)
+        beta = torch.softmax(torch.stack(scores), 0)
+        rows.append((beta[:, None] * v[: len(scores)]).sum(0))
+    return torch.stack(rows)
+
+
+def literal_cross_attention(
+    q: Tensor, k: Tensor, v: Tensor, target_info: Tensor, source_info: Tensor, path: list[int]
+) -> Tensor:
+    """Eq. 9-10 for one head: softmax, then scale by 2 - |difference|, then renormalise."""
+    rows = []
+    for i in range(len(q)):
+        seen = path[i]
+        alpha = torch.softmax(k[:seen] @ q[i] / math.sqrt(q.shape[1]), 0)
+        scaled = alpha * (2 - (target_info[i] - source_info[:seen]).abs())
+        gamma = scaled / scaled.sum()
+        rows.append((gamma[:, None] * v[:seen]).sum(0))
+    return torch.stack(rows)
+
+
+def literal_path(
+    source_info: list[float], target_info: list[float], k: float, n: int, floor: bool
+) -> list[int]:
+    """Algorithm 1 by hand: read until the source's info is K above that of the tokens written."""
+    path = []
+    read = 1
+    for i in range(len(target_info) + 1):
+        while read < n and sum(source_info[:read]) < sum(target_info[:i]) + k:
+            read += 1
+        while floor and read < min(n, i + 2):
+            read += 1
+        path.append(read)
+    return path
+
+
+@torch.no_grad()
+def uncached_decode(
+    model: Transformer, system: System, source: list[int], k: float, guard: bool = True
+) -> tuple[list[int], list[int]]:
+    """Greedy decoding of one sentence that encodes and decodes everything anew at every step.
+
+    Only the tokens read so far are ever shown to the model. Returns the tokens written, with
+    end-of-sentence, and the path.
+    """
+    tokens = [*source, EOS]
+    read, written, path = 0, [], []
+    while True:
+        complete = read == len(tokens)
+        standing = _standing(model, tokens[:read], written, complete, k)
+        within = len(written) < 2 * read + 10
+        if complete and not within:
+            return written, path
+        if read == 0 or not (complete or (bool(system.ready(standing)[0]) and within)):
+            read += 1
+            continue
+        step = _uncached_step(model, tokens[:read], written, [*path, read], k)
+        token = int(step.tokens)
+        accepted = complete or bool(system.accept(standing, step)[0])
+        if not accepted or (guard and token == EOS and not complete):
+            read += 1
+            continue
+        written.append(token)
+        path.append(read)
+        if token == EOS:
+            return written, path
+
+
+def _standing(
+    model: Transformer, read: list[int], written: list[int], complete: bool, k: float
+) -> Standing:
+    source_info = target_info = torch.zeros(1, dtype=torch.float64)
+    if model.source_info is not None:
+        if read:
+            info = model.embed_source(torch.tensor([read])).info
+            source_info = info.double().sum(-1)
+        info = model.embed_target(torch.tensor([[BOS, *written]])).info
+        target_info = info[:, 1:].double().sum(-1)
+    return Standing(
+        k=torch.tensor([float(k)], dtype=torch.float64),
+        read=torch.tensor([len(read)]),
+        written=torch.tensor([len(written)]),
+        complete=torch.tensor([complete]),
+        source_info=source_info,
+        target_info=target_info,
+    )
+
+
+def _uncached_step(
+    model: Transformer, read: list[int], written: list[int], path: list[int], k: float
+) -> Step:
+    """The next token, with every earlier one computed anew over the prefix of its own time."""
+    source = model.embed_source(torch.tensor([read]))
+    encoded = model.encode(source, torch.tensor([len(read)]))
+    target = model.embed_target(torch.tensor([[BOS, *written]]))
+    decoded = model.decode(target, encoded, torch.tensor([path]), torch.tensor([float(k)]))
+    logits = model.logits(decoded.states[:, -1])
+    logits[:, [PAD, BOS]] = -torch.inf
+    return Step(logits.argmax(-1), logits, decoded.extras)

@@ -1,0 +1,158 @@
+"""The batched decoder against decoding without caches, sentence by sentence."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.oracle import uncached_decode
+from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.beam import BeamDecoder
+from waitinfo.streaming.decoder import Decoder
+from waitinfo.systems import SYSTEMS, System, build_system
+from waitinfo.text.tokenizer import BOS, EOS, PAD
+
+
+def sentences(count: int, seed: int = 0) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randint(4, 39) for _ in range(draw.randint(1, 12))] for _ in range(count)]
+
+
+def restless(model):
+    """Makes an untrained model varied: sharp attention, and an end now and then, early or late."""
+    with torch.no_grad():
+        model.target_embedding.weight[EOS] *= 2
+        for layer in model.decoder_layers:
+            layer.attention.project.weight.mul_(5)
+            layer.cross.queries.weight.mul_(12)
+            layer.cross.out.weight.mul_(16)
+            layer.feed_forward.out.weight.mul_(16)
+    return model
+
+
+@pytest.mark.parametrize("ending", ["guard", "allow"])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) -> None:
+    system = build_system(name)
+    model = restless(tiny_model(seed=3, **system.model_defaults))
+    sources = sentences(12)
+    found = Decoder(model, system, ending, batch_tokens=60).decode(sources, k)
+    for source, hypothesis in zip(sources, found, strict=True):
+        tokens, path = uncached_decode(model, system, source, k, ending == "guard")
+        assert hypothesis.tokens == [t for t in tokens if t != EOS]
+        assert hypothesis.path == path
+        assert hypothesis.ended == (tokens[-1] == EOS)
+        assert hypothesis.source_length == len(source) + 1
+
+
+class Fussy(System):
+    """Decides after seeing the token, as adaptive policies do: refuses odd ones."""
+
+    name = "fussy"
+
+    def ready(self, standing):
+        return standing.read > standing.written // 2
+
+    def accept(self, standing, step):
+        return (step.tokens % 2 == 0).cpu()
+
+
+def test_systems_that_decide_after_the_step(tiny_model) -> None:
+    model, system = restless(tiny_model(seed=5)), Fussy()
+    sources = sentences(10, seed=2)
+    for source, hypothesis in zip(sources, Decoder(model, system).decode(sources, 1), strict=True):
+        tokens, path = uncached_decode(model, system, source, 1)
+        assert (hypothesis.tokens, hypothesis.path) == ([t for t in tokens if t != EOS], path)
+        incomplete = [t for t, g in zip(tokens, path, strict=True) if g <= len(source)]
+        assert all(token % 2 == 0 for token in incomplete)
+
+
+def test_guard_never_ends_before_the_source(tiny_model) -> None:
+    model = restless(tiny_model(seed=3))
+    system = build_system("wait-k")
+    sources = sentences(40)
+    guarded = Decoder(model, system, "guard").decode(sources, 1)
+    allowed = Decoder(model, system, "allow").decode(sources, 1)
+    assert not any(h.stopped_early for h in guarded if h.ended)
+    assert any(h.stopped_early for h in allowed), "the test needs a model that ends early"
+
+
+def test_wait_info_with_infos_one_is_wait_k(tiny_model) -> None:
+    model = restless(tiny_model(seed=3, info="attention", source_info="one", target_info="one"))
+    sources = sentences(20)
+    for k in (1, 2, 4):
+        by_info = Decoder(model, build_system("wait-info", {"floor": False})).decode(sources, k)
+        by_lag = Decoder(model, build_system("wait-k")).decode(sources, k)
+        assert [(h.tokens, h.path) for h in by_info] == [(h.tokens, h.path) for h in by_lag]
+
+
+def test_more_dial_never_reads_less(tiny_model) -> None:
+    """On the same tokens, lag grows with K; with other tokens the first write still does."""
+    model = tiny_model(seed=1, info="attention")
+    system = build_system("wait-info")
+    sources = sentences(20)
+    first = [[h.path[0] for h in Decoder(model, system).decode(sources, k)] for k in (0, 1, 3, 6)]
+    for lower, higher in zip(first, first[1:], strict=False):
+        assert all(a <= b for a, b in zip(lower, higher, strict=True))
+
+
+def test_infos_are_those_of_the_model(tiny_model) -> None:
+    model = restless(tiny_model(seed=3, info="attention"))
+    source = [5, 6, 7, 8]
+    hypothesis = Decoder(model, build_system("wait-info")).decode([source], 2)[0]
+    expected = model.embed_source(torch.tensor([[*source, EOS]])).info[0]
+    assert hypothesis.source_info == pytest.approx(expected.tolist(), abs=1e-6)
+    written = model.embed_target(torch.tensor([[BOS, *hypothesis.tokens]])).info[0, 1:]
+    assert hypothesis.target_info == pytest.approx(written.tolist(), abs=1e-6)
+
+
+def test_unknown_ending(tiny_model) -> None:
+    with pytest.raises(WaitinfoError, match="unknown ending 'never'"):
+        Decoder(tiny_model(), build_system("full"), "never")
+
+
+def brute_force_beam(model, source: list[int], width: int, penalty: float) -> list[int]:
+    """Beam search on whole passes and Python lists."""
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    ended: list[tuple[float, list[int]]] = []
+    limit = 2 * (len(source) + 1) + 10
+    for length in range(1, limit + 1):
+        candidates = []
+        for total, tokens in beams:
+            embedded = model.embed_source(torch.tensor([[*source, EOS]]))
+            encoded = model.encode(embedded, torch.tensor([len(source) + 1]))
+            target = model.embed_target(torch.tensor([[BOS, *tokens]]))
+            visible = torch.full((1, len(tokens) + 1), len(source) + 1)
+            states = model.decode(target, encoded, visible).states[:, -1]
+            logp = model.logits(states).float().log_softmax(-1)[0]
+            candidates += [
+                (total + float(p), [*tokens, t]) for t, p in enumerate(logp) if t not in (PAD, BOS)
+            ]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * width]
+        ended += [(s / length**penalty, t[:-1]) for s, t in candidates[:width] if t[-1] == EOS]
+        beams = [c for c in candidates if c[1][-1] != EOS][:width]
+        if len(ended) >= width:
+            break
+    return max(ended, key=lambda c: c[0])[1] if ended else beams[0][1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [2, 4])
+def test_beam_search_equals_brute_force(tiny_model, width: int) -> None:
+    model = restless(tiny_model(seed=3, encoder="bidirectional"))
+    sources = sentences(6, seed=4)
+    found = BeamDecoder(model, width).decode(sources)
+    for source, hypothesis in zip(sources, found, strict=True):
+        assert hypothesis.tokens == brute_force_beam(model, source, width, 1.0)
+
+
+@torch.no_grad()
+def test_beam_of_one_is_greedy(tiny_model) -> None:
+    model = restless(tiny_model(seed=3, encoder="bidirectional"))
+    sources = sentences(10, seed=4)
+    greedy = Decoder(model, build_system("full")).decode(sources, 1)
+    beam = BeamDecoder(model, 1).decode(sources)
+    assert [h.tokens for h in greedy] == [h.tokens for h in beam]

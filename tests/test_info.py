@@ -1,0 +1,165 @@
+"""Info, biases and paths against the paper's formulas written out literally, in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.oracle import literal_cross_attention, literal_path, literal_self_attention
+from waitinfo.model.attention import attend
+from waitinfo.model.info import (
+    InfoQuantizer,
+    TokenInfo,
+    consistency,
+    cross_bias,
+    info_path,
+    info_sum_loss,
+    self_bias,
+)
+from waitinfo.text.tokenizer import BOS
+
+B, H, T, S, D = 2, 3, 5, 7, 4
+
+
+def random_inputs(seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    shapes = {"q": (B, H, T, D), "k": (B, H, S, D), "v": (B, H, S, D)}
+    tensors = {n: torch.randn(s, dtype=torch.float64) for n, s in shapes.items()}
+    tensors["target_info"] = 2 * torch.rand(B, T, dtype=torch.float64)
+    tensors["source_info"] = 2 * torch.rand(B, S, dtype=torch.float64)
+    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+
+
+def gradients(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(9)).double()
+    return list(torch.autograd.grad((output * weight).sum(), inputs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cross_attention_is_softmax_scale_renormalise(seed: int) -> None:
+    x = random_inputs(seed)
+    path = torch.tensor([[1, 2, 2, 5, 7], [3, 3, 4, 6, 7]])
+    bias = cross_bias(path, S, consistency(x["source_info"], x["target_info"]))
+    ours = attend(x["q"], x["k"], x["v"], bias, False, 0.0)
+    literal = torch.stack(
+        [
+            torch.stack(
+                [
+                    literal_cross_attention(
+                        x["q"][b, h], x["k"][b, h], x["v"][b, h],
+                        x["target_info"][b], x["source_info"][b], path[b].tolist(),
+                    )
+                    for h in range(H)
+                ]
+            )
+            for b in range(B)
+        ]
+    )  # fmt: skip
+    torch.testing.assert_close(ours, literal, rtol=1e-10, atol=1e-12)
+    inputs = list(x.values())
+    for mine, theirs in zip(gradients(ours, inputs), gradients(literal, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_self_attention_biases_the_diagonal(seed: int) -> None:
+    torch.manual_seed(seed)
+    q, k, v = (torch.randn(1, 1, T, D, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    info = (2 * torch.rand(1, T, dtype=torch.float64)).requires_grad_()
+    ours = attend(q, k, v, self_bias(torch.arange(T)[None], T, info), False, 0.0)
+    literal = literal_self_attention(q[0, 0], k[0, 0], v[0, 0], info[0], causal=True)[None, None]
+    torch.testing.assert_close(ours, literal, rtol=1e-10, atol=1e-12)
+    inputs = [q, k, v, info]
+    for mine, theirs in zip(gradients(ours, inputs), gradients(literal, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_quantizer_is_the_papers_formula() -> None:
+    torch.manual_seed(0)
+    quantizer = InfoQuantizer(8).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    inner = torch.tanh(torch.tanh(x) @ quantizer.hidden.weight.T)
+    expected = 2 / (1 + torch.exp(-(inner @ quantizer.out.weight.T)))
+    torch.testing.assert_close(quantizer(x), expected[..., 0])
+
+
+def test_consistency_stays_finite_at_the_extremes() -> None:
+    source = torch.tensor([[0.0, 2.0]], requires_grad=True)
+    target = torch.tensor([[2.0, 0.0]], requires_grad=True)
+    for dtype in (torch.float32, torch.bfloat16):
+        bias = consistency(source.to(dtype), target.to(dtype))
+        assert torch.isfinite(bias).all()
+        bias.sum().backward()
+    assert torch.isfinite(source.grad).all() and torch.isfinite(target.grad).all()
+
+
+@pytest.mark.parametrize("total", ["mean", "source", "target"])
+def test_info_sum_loss_by_hand(total: str) -> None:
+    source_info = torch.tensor([[1.0, 0.5, 9.0], [2.0, 9.0, 9.0]])  # 9 marks what must not count
+    target_info = torch.tensor([[9.0, 1.5], [9.0, 0.5]])
+    source_mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
+    target_mask = torch.tensor([[0, 1], [0, 1]]).bool()
+    zetas = {"mean": [1.5, 1.0], "source": [2.0, 1.0], "target": [1.0, 1.0]}[total]
+    sums = [(1.5, 1.5), (2.0, 0.5)]
+    expected = sum(abs(s - z) + abs(t - z) for (s, t), z in zip(sums, zetas, strict=True))
+    found = info_sum_loss(source_info, target_info, source_mask, target_mask, total)
+    assert float(found) == pytest.approx(expected)
+
+
+infos = st.lists(st.floats(0.01, 1.99), min_size=1, max_size=9)
+
+
+@settings(max_examples=300)
+@given(infos, st.lists(st.floats(0.01, 1.99), max_size=9), st.floats(0, 8), st.booleans())
+def test_path_is_the_algorithm(
+    source: list[float], target: list[float], k: float, floor: bool
+) -> None:
+    expected = literal_path(source, target, k, len(source), floor)
+    found = info_path(
+        torch.tensor([source], dtype=torch.float64),
+        torch.tensor([[1.0, *target]], dtype=torch.float64),
+        k,
+        torch.tensor([len(source)]),
+        floor,
+    )
+    assert found[0].tolist() == expected
+
+
+def test_path_ignores_padding() -> None:
+    source = torch.tensor([[1.0, 1.0, 0.5, 1.9, 1.9]])
+    target = torch.ones(1, 4)
+    assert info_path(source, target, 1, torch.tensor([3]), False).tolist() == [[1, 2, 3, 3]]
+
+
+@pytest.mark.parametrize(("k", "floor"), list(itertools.product([1, 2, 5], [True, False])))
+def test_all_infos_one_is_wait_k(k: int, floor: bool) -> None:
+    n, m = 9, 6
+    path = info_path(torch.ones(1, n), torch.ones(1, m), k, torch.tensor([n]), floor)
+    start = max(k, 2) if floor else k
+    assert path[0].tolist() == [min(start + i, n) for i in range(m)]
+
+
+def test_begin_of_sequence_has_info_one() -> None:
+    torch.manual_seed(0)
+    tokens = torch.tensor([[BOS, 5, 6]])
+    x, matrix = torch.randn(1, 3, 8), torch.randn(10, 8)
+    for kind in ("attention", "frequency", "norm"):
+        info = TokenInfo(kind, 10, 8, fixed=False)
+        info.fit(torch.arange(10), 1.3)
+        assert info(tokens, x, matrix)[0, 0] == 1
+
+
+def test_frequency_info_is_surprise_scaled_to_the_mean() -> None:
+    info = TokenInfo("frequency", 4, 8, fixed=False)
+    counts = torch.tensor([9, 9, 19, 59])
+    info.fit(counts, 0.7)
+    p = (counts + 1).double() / 100
+    average = (p * info.table.double()).sum()
+    assert float(average) == pytest.approx(0.7, abs=1e-6)
+    assert info.table[0] == info.table[1] > info.table[2] > info.table[3]
+    ratio = torch.log(p[0]) / torch.log(p[3])
+    assert float(info.table[0] / info.table[3]) == pytest.approx(float(ratio), rel=1e-5)

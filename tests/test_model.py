@@ -1,0 +1,146 @@
+"""The Transformer: padding and company change nothing, and steps equal whole passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.oracle import batch_of
+from waitinfo.errors import WaitinfoError
+from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.transformer import DecoderCache
+from waitinfo.systems import SYSTEMS, Moment, build_system
+from waitinfo.systems.base import whole_source
+
+PAIRS = [([5, 6, 7, 8, 9], [10, 11, 12]), ([13], [14, 15, 16, 17]), ([20, 21], [22])]
+KINDS = [
+    {},
+    {"encoder": "bidirectional"},
+    {"info": "attention"},
+    {"info": "attention", "encoder": "bidirectional", "norm": "post"},
+    {"info": "attention", "info_self_attention": False},
+    {"info": "attention", "info_cross_attention": False},
+    {"info": "attention", "source_info": "one"},
+    {"info": "norm", "target_info": "one"},
+    {"info": "frequency"},
+]
+
+
+def forward(model: Transformer, batch, visible=None):
+    source, target = model.embed_source(batch.source), model.embed_target(batch.target_in)
+    encoded = model.encode(source, batch.source_lengths)
+    visible = whole_source(batch) if visible is None else visible
+    return model.logits(model.decode(target, encoded, visible).states)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_padding_and_company_change_nothing(tiny_model, kind: dict) -> None:
+    model = tiny_model(**kind)
+    together = forward(model, batch_of(PAIRS, pad_to=16))
+    for row, pair in enumerate(PAIRS):
+        alone = forward(model, batch_of([pair]))
+        length = len(pair[1]) + 1
+        torch.testing.assert_close(together[row, :length], alone[0, :length], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_loss_is_a_sum_over_sentences(tiny_model, name: str) -> None:
+    system = build_system(name, {"whole_source_updates": 0})
+    model = tiny_model(**system.model_defaults)
+
+    def loss(pairs, pad_to=0):
+        moment = Moment(update=0, draw=None, label_smoothing=0.1, k=2)
+        return system.loss(model, batch_of(pairs, pad_to), moment).total
+
+    together = loss(PAIRS, pad_to=16)
+    torch.testing.assert_close(together, sum(loss([pair]) for pair in PAIRS))
+
+
+def test_hidden_source_is_really_hidden(tiny_model) -> None:
+    model = tiny_model(info="attention")
+    visible = torch.tensor([[2, 3, 4, 4]])
+    base = forward(model, batch_of([([5, 6, 7, 8, 9], [10, 11, 12])]), visible)
+    other = forward(model, batch_of([([5, 6, 7, 30, 31], [10, 11, 12])]), visible)
+    torch.testing.assert_close(base[0, :2], other[0, :2])
+    assert not torch.allclose(base[0, 2], other[0, 2])
+
+
+def test_visible_prefix_may_differ_by_head(tiny_model) -> None:
+    model = tiny_model()
+    batch = batch_of([PAIRS[0]])
+    shared = torch.tensor([[2, 3, 4, 5]])
+    by_head = shared[:, None].expand(1, 4, 4).clone()
+    torch.testing.assert_close(forward(model, batch, shared), forward(model, batch, by_head))
+    by_head[:, 1] = 6
+    assert not torch.allclose(forward(model, batch, shared), forward(model, batch, by_head))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
+    """Rows at different places, one token at a time, through the cache."""
+    model = tiny_model(**kind)
+    batch = batch_of(PAIRS)
+    visible = torch.tensor([[2, 3, 6, 6, 6], [1, 1, 2, 2, 2], [2, 3, 3, 3, 3]])
+    whole = forward(model, batch, visible)
+    encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
+    cache = DecoderCache(model, 3, 5)
+    place = torch.tensor([0, 0, 0])
+    moves = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]]
+    rows = torch.arange(3)
+    for move in moves:
+        tokens = batch.target_in[rows, place][:, None]
+        target = model.embed_target(tokens, place[:, None])
+        seen = visible[rows, place][:, None]
+        states = model.step(target, encoded, seen, cache, int(place.max()) + 1).states
+        found = model.logits(states)[:, 0]
+        torch.testing.assert_close(found, whole[rows, place], rtol=1e-9, atol=1e-9)
+        place = torch.minimum(place + torch.tensor(move), batch.target_lengths - 1)
+
+
+def test_causal_encoder_never_changes_its_mind(tiny_model) -> None:
+    model = tiny_model(info="attention")
+    short = model.embed_source(torch.tensor([[5, 6, 7]]))
+    long = model.embed_source(torch.tensor([[5, 6, 7, 8, 9, 3]]))
+    a = model.encode(short, torch.tensor([3])).memories[-1].keys
+    b = model.encode(long, torch.tensor([6])).memories[-1].keys
+    torch.testing.assert_close(a, b[:, :, :3])
+
+
+def test_info_learns_from_attention_and_sum_loss_only(tiny_model) -> None:
+    """Both attentions off and no sum loss: the mask alone gives info no gradient."""
+    system = build_system("wait-info", {"whole_source_updates": 0, "info_weight": 0.0})
+    for switches, learns in (((False, False), False), ((True, False), True), ((False, True), True)):
+        model = tiny_model(
+            info="attention", info_self_attention=switches[0], info_cross_attention=switches[1]
+        )
+        moment = Moment(update=0, draw=None, k=1)
+        system.loss(model, batch_of(PAIRS), moment).total.backward()
+        gradient = model.source_info.quantizer.out.weight.grad
+        assert (gradient is not None and bool(gradient.abs().sum() > 0)) is learns
+
+
+def test_sizes_are_the_papers() -> None:
+    assert SIZES["base"] == {
+        "width": 512, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "heads": 8,
+    }  # fmt: skip
+    assert SIZES["small"]["ffn"] == 1024 and SIZES["small"]["heads"] == 4
+    assert SIZES["big"]["width"] == 1024 and SIZES["big"]["heads"] == 16
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(WaitinfoError, match="cannot be split among 3 heads"):
+        ModelConfig(10, 10, width=32, heads=3)
+    with pytest.raises(
+        WaitinfoError, match=r"unknown model.norm 'middle'; choose one of: pre, post"
+    ):
+        ModelConfig(10, 10, norm="middle")
+    with pytest.raises(WaitinfoError, match="joint"):
+        ModelConfig(10, 20, joint=True)
+
+
+def test_joint_vocabulary_shares_one_matrix() -> None:
+    joint = Transformer(ModelConfig(50, 50, width=32, heads=4, ffn=32))
+    separate = Transformer(ModelConfig(50, 60, width=32, heads=4, ffn=32, joint=False))
+    assert joint.source_embedding is joint.target_embedding
+    assert "target_embedding.weight" not in joint.weights()
+    assert separate.parameter_count() == joint.parameter_count() + 60 * 32
