@@ -1,0 +1,32 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Each sets up .venv by itself.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+DEMO   := build/demo
+
+.PHONY: demo test lint setup clean
+
+setup: $(READY)
+
+# torch first and by its exact version: the CPU build is a tenth of the size of the others.
+$(READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py --work $(DEMO)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(DEMO) build

@@ -1,0 +1,5 @@
+"""`python -m waitinfo`."""
+
+from waitinfo.cli import main
+
+main()

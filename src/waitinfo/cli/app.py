@@ -1,0 +1,55 @@
+"""The command `waitinfo` and how it reports what went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from waitinfo.errors import WaitinfoError
+
+# Options that take several values after one flag: --source a b c.
+LISTS = {
+    "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
+                "--exclude-target"},
+    "train": {"--set"},
+}  # fmt: skip
+
+
+def expand_lists(arguments: Sequence[str]) -> list[str]:
+    """`--source a b` as the parser wants it: `--source a --source b`."""
+    if not arguments or arguments[0] not in LISTS:
+        return list(arguments)
+    expanded = [arguments[0]]
+    flag, values = None, 0
+    for argument in arguments[1:]:
+        if argument.startswith("-") and argument != "-":
+            flag, values = (argument if argument in LISTS[arguments[0]] else None), 0
+        elif flag is not None:
+            if values:
+                expanded.append(flag)
+            values += 1
+        expanded.append(argument)
+    return expanded
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError:
+        sys.exit("waitinfo: the command line needs: pip install 'waitinfo[cli]'")
+    from waitinfo.cli.commands import app
+
+    try:
+        app(args=expand_lists(sys.argv[1:] if arguments is None else arguments))
+    except WaitinfoError as error:
+        print(f"waitinfo: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("waitinfo: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

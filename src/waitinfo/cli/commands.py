@@ -1,0 +1,209 @@
+"""All verbs of `waitinfo`, with their options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="waitinfo",
+    help="Simultaneous machine translation: prepare text, train systems, translate live.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Paths = list[Path]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import waitinfo
+
+        print(waitinfo.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Simultaneous machine translation: prepare text, train systems, translate live."""
+
+
+@app.command()
+def prepare(
+    out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")],
+    source: Annotated[Paths | None, typer.Option(help="Source text, one sentence a line.")] = None,
+    target: Annotated[Paths | None, typer.Option(help="Its translation, line by line.")] = None,
+    tsv: Annotated[Paths | None, typer.Option(help="Or: lines of source, tab, target.")] = None,
+    vocab: Annotated[str, typer.Option(help="bpe:SIZE, or words:THRESHOLD.")] = "bpe:16000",
+    separate: Annotated[
+        bool, typer.Option("--separate", help="A vocabulary for each language.")
+    ] = False,
+    vocab_from: Annotated[
+        Path | None, typer.Option(help="Use the vocabulary of this corpus or model instead.")
+    ] = None,
+    dev_source: Annotated[Paths | None, typer.Option(help="Text to validate on.")] = None,
+    dev_target: Annotated[Paths | None, typer.Option(help="Its translation.")] = None,
+    exclude_source: Annotated[
+        Paths | None, typer.Option(help="Test text whose pairs must not be trained on.")
+    ] = None,
+    exclude_target: Annotated[Paths | None, typer.Option(help="Its translation.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest sentence kept, in tokens.")] = 250,
+    max_ratio: Annotated[float, typer.Option(help="Largest length ratio kept.")] = 4.0,
+    keep_duplicates: Annotated[
+        bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")
+    ] = False,
+    holdout: Annotated[
+        int, typer.Option(help="Pairs held out to validate on where no dev text is given.")
+    ] = 1000,
+    shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
+    seed: Annotated[int, typer.Option(help="Decides samples.")] = 1,
+) -> None:
+    """Turn parallel text into a corpus to train on.
+
+    Files may be plain or .gz, .xz, .zst, and several can follow one option.
+
+    Examples:
+
+        waitinfo prepare --source train.de.xz --target train.en.xz --out corpus
+
+        waitinfo prepare --tsv pairs.tsv --vocab bpe:8000 --out corpus
+
+        waitinfo prepare --source a.en b.en --target a.vi b.vi --vocab words:5 --out corpus
+    """
+    from waitinfo.cli.display import progress_bar, summarise_corpus
+    from waitinfo.text.files import ParallelText
+    from waitinfo.text.prepare import PrepareOptions
+    from waitinfo.text.prepare import prepare as run
+
+    options = PrepareOptions(
+        vocab, separate, vocab_from, max_tokens, max_ratio, keep_duplicates, holdout,
+        shard_mib=shard_mib, seed=seed,
+    )  # fmt: skip
+    with progress_bar() as progress:
+        manifest = run(
+            ParallelText(source or [], target or [], tsv or []),
+            out,
+            options,
+            ParallelText(dev_source or [], dev_target or []),
+            ParallelText(exclude_source or [], exclude_target or []),
+            progress,
+        )
+    summarise_corpus(manifest, out)
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    system: Annotated[
+        str | None, typer.Option(help="full, wait-k, multipath or wait-info.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
+    size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, over the recipe.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Finish within this time, learning rate and all.")
+    ] = None,
+    pause_minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time, to be resumed.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+) -> None:
+    """Train a system on a corpus.
+
+    The run folder gets the best and the last model (`best`, `last`), checkpoints to resume from,
+    `metrics.jsonl` and `run.json`. On several GPUs, start it with torchrun:
+    torchrun --nproc-per-node 8 -m waitinfo train …
+
+    Examples:
+
+        waitinfo train --system wait-info --data corpus --out run --size small
+
+        waitinfo train --system wait-k --set system.k=5 --data corpus --out run --max-minutes 30
+
+        waitinfo train --config recipes/demo.toml --data corpus --out run
+
+        waitinfo train --out run --resume
+    """
+    from waitinfo.cli.display import training_display
+    from waitinfo.config import apply_settings, read_toml
+    from waitinfo.training import train as run
+    from waitinfo.training.run import merge
+
+    flags: dict[str, Any] = {
+        "data": None if data is None else str(data.absolute()),
+        "size": size,
+        "system": {"name": system} if system else None,
+        "training": {
+            name: value
+            for name, value in (("max_minutes", max_minutes), ("pause_minutes", pause_minutes))
+            if value is not None
+        }
+        or None,
+    }
+    values = read_toml(config) if config else {}
+    values = merge(values, {name: value for name, value in flags.items() if value is not None})
+    values = apply_settings(values, set_ or [])
+    run(values, out, resume, training_display(), config)
+
+
+@app.command()
+def translate(
+    text: Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model folder or a run folder.")] = None,
+    input: Annotated[Path | None, typer.Option(help="A text file, one sentence a line.")] = None,
+    k: Annotated[float | None, typer.Option(help="Latency: larger waits longer.")] = None,
+    ending: Annotated[
+        str, typer.Option(help="guard: never end before the source does; allow: as it comes.")
+    ] = "guard",
+    beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
+    show: Annotated[str, typer.Option(help="words, or path: what was read before what.")] = "words",
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+) -> None:
+    """Translate sentences: arguments, a file, or standard input, one line each.
+
+    Examples:
+
+        waitinfo translate --model run --k 3 "Ich muss heute arbeiten."
+
+        waitinfo translate --model run --input test.de > test.en
+    """
+    from waitinfo.cli.translate import run
+
+    run(text or [], model, input, k, ending, beam, show, device)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Option(help="A model folder or a run folder.")],
+    source: Annotated[Path, typer.Option(help="Test sentences, one a line.")],
+    reference: Annotated[Path, typer.Option(help="Their translations.")],
+    out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
+    k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
+    ending: Annotated[str, typer.Option(help="guard or allow.")] = "guard",
+    beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
+    name: Annotated[str | None, typer.Option(help="Name of the system in file names.")] = None,
+    save_text: Annotated[
+        bool, typer.Option("--save-text/--no-save-text", help="Keep the translations.")
+    ] = True,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+) -> None:
+    """Score a model on a test set: BLEU and latency, one point for each dial value.
+
+    Example:
+
+        waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
+    """
+    from waitinfo.cli.evaluate import run
+
+    run(model, source, reference, out, k, ending, beam, name, save_text, device)

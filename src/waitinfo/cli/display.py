@@ -1,0 +1,121 @@
+"""What the commands draw: bars and tables on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import Progress as RichProgress
+
+from waitinfo.progress import Lines, Progress
+from waitinfo.training.display import (
+    Display,
+    LineDisplay,
+    Record,
+    format_progress,
+    format_validation,
+)
+
+console = Console(stderr=True, highlight=False)
+
+
+class BarProgress:
+    """A bar for each stage."""
+
+    def __init__(self, bars: RichProgress) -> None:
+        self.bars = bars
+        self.task: Any = None
+
+    def stage(self, name: str, total: float | None = None) -> None:
+        self._complete()
+        self.task = self.bars.add_task(name, total=total)
+
+    def advance(self, done: float) -> None:
+        self.bars.update(self.task, completed=done)
+
+    def note(self, text: str) -> None:
+        self.bars.console.print(f"note: {text}")
+
+    def _complete(self) -> None:
+        if self.task is not None:
+            total = self.bars.tasks[self.task].total or 1
+            self.bars.update(self.task, total=total, completed=total)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Bars on a terminal, lines elsewhere."""
+    if not console.is_terminal:
+        yield Lines()
+        return
+    columns = (
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    with RichProgress(*columns, console=console) as bars:
+        progress = BarProgress(bars)
+        yield progress
+        progress._complete()
+
+
+def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:
+    train, dev = manifest["splits"]["train"], manifest["splits"]["dev"]
+    vocabulary = manifest["vocabulary"]
+    sizes = (
+        f"{vocabulary['source']:,} (joint)"
+        if vocabulary["joint"]
+        else f"{vocabulary['source']:,} and {vocabulary['target']:,}"
+    )
+    console.print(
+        f"{out}: {train['pairs']:,} pairs to train on, {dev['pairs']:,} to validate on; "
+        f"{train['source_tokens']:,} source and {train['target_tokens']:,} target tokens; "
+        f"vocabulary {sizes}"
+    )
+    for reason, count in manifest["dropped"].items():
+        console.print(f"  dropped {count:,}: {reason}")
+
+
+class LiveDisplay(LineDisplay):
+    """A bar that fills as the run goes, with validations printed above it."""
+
+    def __init__(self) -> None:
+        self.bars = RichProgress(
+            TextColumn("{task.fields[line]}"), BarColumn(bar_width=20), console=console
+        )
+        self.task: Any = None
+
+    def start(self, title: str, facts: list[str]) -> None:
+        super().start(title, facts)
+        self.task = self.bars.add_task("training", total=1.0, line="warming up")
+        self.bars.start()
+
+    def progress(self, record: Record) -> None:
+        spent, left = record["minutes"], record["minutes_left"] or 0.0
+        share = spent / (spent + left) if spent + left else 0.0
+        self.bars.update(self.task, completed=share, line=format_progress(record))
+
+    def validated(self, record: Record) -> None:
+        self.note(f"update {record['update']:,}: {format_validation(record)}")
+
+    def note(self, text: str) -> None:
+        self.bars.console.print(text, markup=False)
+
+    def close(self) -> None:
+        self.bars.stop()
+
+
+def training_display() -> Display:
+    return LiveDisplay() if console.is_terminal and sys.stderr.isatty() else LineDisplay()

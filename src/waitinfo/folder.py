@@ -1,0 +1,200 @@
+"""A model as a folder: `config.json`, `tokenizer.model`, safetensors weights. Never a pickle.
+
+Weights are one `model.safetensors`, or, on request, parts of bounded size named
+`model-00001-of-00004.safetensors`. A tensor larger than a part is cut along its first dimension
+into pieces `name@0`, `name@1`, …
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import waitinfo
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems import System, build_system
+from waitinfo.text.tokenizer import Vocabulary
+
+CONFIG = "config.json"
+FORMAT = 1
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PART = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model, ready to translate."""
+
+    model: Transformer
+    system: System
+    vocabulary: Vocabulary
+    folder: Path
+
+
+def save_model(
+    folder: Path,
+    model: Transformer,
+    weights: dict[str, Tensor],
+    system: System,
+    vocabulary: Vocabulary,
+    dtype: str = "float32",
+    part_bytes: int | None = None,
+) -> None:
+    """Write a model folder; an existing one is replaced only once the new one is complete."""
+    if dtype not in DTYPES:
+        raise unknown("weights dtype", dtype, DTYPES)
+    fresh = folder.parent / f".{folder.name}.partial"
+    _remove(fresh)
+    fresh.mkdir(parents=True)
+    # Information sources are small and sums of them decide, so only matrices are stored narrow.
+    stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+    save_weights(fresh, stored, part_bytes)
+    vocabulary.save(fresh)
+    config = {
+        "format": FORMAT,
+        "waitinfo": waitinfo.__version__,
+        "system": {"name": system.name, **asdict(system.options)},
+        "model": asdict(model.config),
+    }
+    (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    swap_folder(fresh, folder)
+
+
+def swap_folder(fresh: Path, folder: Path) -> None:
+    """Put a complete folder in the place of an old one."""
+    old = folder.parent / f".{folder.name}.old"
+    _remove(old)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def save_weights(folder: Path, weights: dict[str, Tensor], part_bytes: int | None = None) -> None:
+    """Write tensors as one safetensors file, or as parts of at most `part_bytes`."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    if part_bytes is None:
+        write_tensors(folder / "model.safetensors", weights)
+        return
+    parts: list[dict[str, Tensor]] = [{}]
+    room = part_bytes
+    for name, tensor in weights.items():
+        for piece_name, piece in _pieces(name, tensor, part_bytes):
+            size = piece.numel() * piece.element_size()
+            if size > room and parts[-1]:
+                parts.append({})
+                room = part_bytes
+            parts[-1][piece_name] = piece
+            room -= size
+    for number, part in enumerate(parts, 1):
+        write_tensors(folder / f"model-{number:05d}-of-{len(parts):05d}.safetensors", part)
+
+
+def _pieces(name: str, tensor: Tensor, limit: int) -> list[tuple[str, Tensor]]:
+    size = tensor.numel() * tensor.element_size()
+    if size <= limit or tensor.dim() == 0:
+        return [(name, tensor)]
+    rows = max(1, limit // (size // tensor.shape[0]))
+    return [(f"{name}@{i}", piece.contiguous()) for i, piece in enumerate(tensor.split(rows))]
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file and make it durable."""
+    try:
+        save_file(tensors, path)
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be written ({error})") from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be read as safetensors ({error})") from None
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a model folder, whole again."""
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise WaitinfoError(f"{folder}: holds no model.safetensors")
+    if (match := PART.fullmatch(files[0].name)) and len(files) != int(match.group(2)):
+        raise WaitinfoError(
+            f"{folder}: {len(files)} of {int(match.group(2))} weight parts are here"
+        )
+    weights: dict[str, Tensor] = {}
+    pieces: dict[str, dict[int, Tensor]] = {}
+    for path in files:
+        for name, tensor in read_tensors(path).items():
+            base, cut, number = name.partition("@")
+            if cut:
+                pieces.setdefault(base, {})[int(number)] = tensor
+            else:
+                weights[name] = tensor
+    for name, found in pieces.items():
+        weights[name] = torch.cat([found[i] for i in sorted(found)])
+    return weights
+
+
+def resolve_model(path: Path) -> Path:
+    """The model folder meant by a path: itself, or a run folder's best or last model."""
+    for candidate in (path, path / "best", path / "last"):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if not path.exists():
+        raise WaitinfoError(f"{path}: no such model")
+    raise WaitinfoError(f"{path}: not a model (no {CONFIG}, and no best or last model in it)")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WaitinfoError(f"{folder / CONFIG}: cannot be read ({error})") from None
+    if config.get("format") != FORMAT:
+        raise WaitinfoError(f"{folder}: a model of another version of waitinfo")
+    return config
+
+
+def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
+    """Load a model or run folder for translation."""
+    folder = resolve_model(path)
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    config = read_config(folder)
+    options = dict(config["system"])
+    system = build_system(options.pop("name"), options)
+    model_config = from_mapping(ModelConfig, config["model"], "model")
+    with torch.device("meta"):
+        model = Transformer(model_config)
+    weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
+    try:
+        model.load_weights(weights, assign=True)
+    except (RuntimeError, KeyError) as error:
+        raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
+    try:
+        model = model.to(device=device, dtype=DTYPES[dtype]).eval()
+    except RuntimeError as error:
+        raise WaitinfoError(f"--device {device}: cannot be used ({error})") from None
+    return LoadedModel(model, system, Vocabulary.load(folder), folder)

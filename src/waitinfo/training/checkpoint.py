@@ -1,0 +1,96 @@
+"""Checkpoints: written whole or not at all, verified before use.
+
+A checkpoint is a folder named by its update: safetensors files and a `state.json` that holds their
+checksums. It is written under another name, made durable, and renamed; only then are older ones
+removed. Killing the process at any moment leaves the newest complete one in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.folder import read_tensors, write_tensors
+from waitinfo.text.files import fsync_folder, sha256
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    update: int
+    state: dict[str, Any]
+    tensors: dict[str, dict[str, Tensor]]  # by file name without suffix
+
+
+def save_checkpoint(
+    folder: Path,
+    update: int,
+    state: dict[str, Any],
+    tensors: dict[str, dict[str, Tensor]],
+    keep: int = 2,
+) -> None:
+    """Write checkpoint `update` and remove all but the newest `keep`."""
+    fresh = folder / f".{update:08d}.partial"
+    final = folder / f"{update:08d}"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        for name, group in tensors.items():
+            whole = {key: tensor.detach().cpu().contiguous() for key, tensor in group.items()}
+            write_tensors(fresh / f"{name}.safetensors", whole)
+        sums = {f"{name}.safetensors": sha256(fresh / f"{name}.safetensors") for name in tensors}
+        with (fresh / STATE).open("w", encoding="utf-8") as stream:
+            json.dump({"update": update, "state": state, "sha256": sums}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        fresh.rename(final)
+        fsync_folder(folder)
+    except (OSError, WaitinfoError) as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        kept = _existing(folder)
+        rest = f"; checkpoint {kept[-1].name} is kept" if kept else ""
+        raise WaitinfoError(f"{final}: checkpoint cannot be written ({error}){rest}") from None
+    for old in _existing(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _existing(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name.isdigit())
+
+
+def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest intact checkpoint, and a complaint for each damaged one passed over."""
+    complaints: list[str] = []
+    for path in reversed(_existing(folder)):
+        try:
+            return _load(path), complaints
+        except WaitinfoError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise WaitinfoError("no intact checkpoint is left: " + "; ".join(complaints))
+    return None, complaints
+
+
+def _load(path: Path) -> Checkpoint:
+    try:
+        record = json.loads((path / STATE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WaitinfoError(f"{path / STATE}: damaged ({error})") from None
+    tensors = {}
+    for name, expected in record["sha256"].items():
+        file = path / name
+        if not file.exists() or sha256(file) != expected:
+            raise WaitinfoError(f"{file}: damaged (its checksum differs)")
+        tensors[file.stem] = read_tensors(file)
+    return Checkpoint(record["update"], record["state"], tensors)

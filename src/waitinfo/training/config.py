@@ -1,0 +1,145 @@
+"""What a training run is: system, model, data and every knob of the trainer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.config import SIZES, ModelConfig
+from waitinfo.systems import System, build_system, system_class
+from waitinfo.text.corpus import Corpus
+
+CHOICES = {
+    "schedule": ("inverse-sqrt", "cosine", "constant"),
+    "average": ("ema", "last", "none"),
+    "best_by": ("bleu", "loss"),
+    "precision": ("auto", "float32", "bfloat16"),
+    "weights_dtype": ("float32", "float16", "bfloat16"),
+}
+
+# What may differ when a run is resumed; anything else would make it another run.
+FLEXIBLE = {
+    "updates", "max_minutes", "pause_minutes", "log_every", "validate_every", "validate_sentences",
+    "checkpoint_every", "keep_checkpoints", "weights_dtype", "part_mib", "device", "threads",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The trainer's knobs; every one can be given in a recipe or with --set training.KEY=VALUE."""
+
+    seed: int = 1
+    updates: int = 100_000
+    max_minutes: float = 0.0  # of the whole run, resumed parts counted; 0 for no limit
+    pause_minutes: float = 0.0  # stop this call after so long, to be resumed; 0 for never
+    batch_tokens: int = 8192  # padded tokens a batch, by its longer side
+    accumulate: int = 1  # batches an update, in each process
+    lr: float = 5e-4
+    schedule: str = "inverse-sqrt"
+    warmup: int = 4000
+    cooldown: float = 0.0  # last share of the run in which lr falls to 0; a quarter in timed runs
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    clip: float = 1.0  # largest norm of the gradient; 0 for no limit
+    label_smoothing: float = 0.1
+    average: str = "ema"  # of the weights: ema, last (checkpoints), or none
+    ema_decay: float = 0.999
+    average_last: int = 5
+    validate_every: int = 1000
+    validate_k: float | None = None  # the dial for validation; the system's default if not given
+    validate_sentences: int = 500  # dev sentences translated for BLEU; 0 for none
+    best_by: str = "bleu"
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 2
+    log_every: int = 50
+    precision: str = "auto"  # bfloat16 autocast on a GPU, float32 on a CPU
+    device: str = "auto"
+    threads: int = 0  # CPU threads; 0 leaves it to torch
+    weights_dtype: str = "float32"  # of the saved models
+    part_mib: float = 0.0  # cut saved weights into parts of this size; 0 for one file
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise unknown(f"training.{name}", getattr(self, name), allowed)
+        positive = ("updates", "batch_tokens", "accumulate", "lr", "validate_every", "log_every",
+                    "checkpoint_every", "keep_checkpoints", "average_last")  # fmt: skip
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be above 0")
+        if not 0 <= self.cooldown <= 1:
+            raise WaitinfoError(f"training.cooldown {self.cooldown}: must be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run as given, with names and types checked."""
+
+    data: Path
+    system: System
+    size: str
+    model: dict[str, Any]  # fields that differ from the size's and the system's
+    training: TrainingConfig
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> RunConfig:
+        known = ("data", "size", "system", "model", "training")
+        for key in values:
+            if key not in known:
+                raise unknown("section or setting", key, known)
+        if "data" not in values:
+            raise WaitinfoError("no corpus was given; use --data with a folder made by prepare")
+        system = dict(values.get("system") or {})
+        if "name" not in system:
+            raise WaitinfoError("no system was given; use --system, as in --system wait-info")
+        size = values.get("size", "base")
+        if size not in SIZES:
+            raise unknown("size", size, SIZES)
+        return cls(
+            data=Path(values["data"]),
+            system=build_system(system.pop("name"), system),
+            size=size,
+            model=dict(values.get("model") or {}),
+            training=from_mapping(TrainingConfig, values.get("training") or {}, "training"),
+        )
+
+    def model_config(self, corpus: Corpus) -> ModelConfig:
+        vocabulary = corpus.vocabulary
+        values: dict[str, Any] = {
+            "source_vocabulary": len(vocabulary.source),
+            "target_vocabulary": len(vocabulary.target),
+            "joint": vocabulary.joint,
+            **SIZES[self.size],
+            **system_class(self.system.name).model_defaults,
+            **self.model,
+        }
+        return from_mapping(ModelConfig, values, "model")
+
+    def resolved(self, corpus: Corpus) -> dict[str, Any]:
+        """Everything, defaults included, as plain values."""
+        return {
+            "data": str(self.data),
+            "size": self.size,
+            "system": {"name": self.system.name, **asdict(self.system.options)},
+            "model": asdict(self.model_config(corpus)),
+            "training": asdict(self.training),
+        }
+
+
+def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise if resuming with these settings would continue another run."""
+    for section in ("system", "model", "training"):
+        for key, value in new[section].items():
+            if section == "training" and key in FLEXIBLE:
+                continue
+            before = old[section].get(key)
+            if before != value:
+                raise WaitinfoError(
+                    f"--resume: {section}.{key} is {value} but the run was started with {before}; "
+                    "only length and logging may change"
+                )

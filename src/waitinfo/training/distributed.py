@@ -1,0 +1,69 @@
+"""Several processes, started by torchrun: one model, gradients averaged by torch itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = CPU
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def agree(self, value: float) -> float:
+        """The first process's value, everywhere."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.broadcast(shared, 0)
+        return float(shared)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@contextmanager
+def join_world(device_name: str) -> Iterator[World]:
+    """The world torchrun set up, or a world of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", "0")))
+    if size == 1:
+        yield World(device=device)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield World(dist.get_rank(), size, device)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,116 @@
+"""The run folder: everything needed to continue a run or to publish what came of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import waitinfo
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.corpus import Corpus
+from waitinfo.training.config import RunConfig, check_same_run
+from waitinfo.training.distributed import World
+
+RUN = "run.json"
+
+
+def begin_run(
+    values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, world: World
+) -> tuple[RunConfig, Corpus]:
+    """Check the settings against the folder, and record them in a new one."""
+    recorded = _recorded(out)
+    if resume and recorded is None:
+        raise WaitinfoError(f"{out}: no run to resume")
+    if not resume and out.exists() and any(out.iterdir()):
+        raise WaitinfoError(f"{out}: already in use; add --resume to continue the run in it")
+    if recorded is not None:
+        values = merge(recorded["given"], values)
+    run = RunConfig.from_values(values)
+    corpus = Corpus(run.data)
+    resolved = run.resolved(corpus)
+    if recorded is not None:
+        check_same_run(recorded["resolved"], resolved)
+    world.wait()  # every process has looked before the first one writes
+    if world.leads:
+        _record(out, values, resolved, corpus, recipe)
+    world.wait()
+    return run, corpus
+
+
+def _recorded(out: Path) -> dict[str, Any] | None:
+    path = out / RUN
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise WaitinfoError(f"{path}: damaged ({error})") from None
+
+
+def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Values with others on top, section by section."""
+    merged = dict(old)
+    for key, value in new.items():
+        known = merged.get(key)
+        both = isinstance(value, dict) and isinstance(known, dict)
+        merged[key] = merge(known, value) if both and isinstance(known, dict) else value
+    return merged
+
+
+def _record(
+    out: Path, given: dict[str, Any], resolved: dict[str, Any], corpus: Corpus, recipe: Path | None
+) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        record = {
+            "given": given,
+            "resolved": resolved,
+            "corpus": corpus.manifest,
+            "environment": environment(),
+        }
+        text = json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n"
+        fresh = out / f".{RUN}.partial"
+        fresh.write_text(text, "utf-8")
+        fresh.replace(out / RUN)
+        if recipe is not None and recipe.resolve() != (out / "recipe.toml").resolve():
+            shutil.copyfile(recipe, out / "recipe.toml")
+        corpus.vocabulary.save(out)
+    except OSError as error:
+        raise WaitinfoError(f"{out}: cannot be written ({error.strerror})") from None
+
+
+def environment() -> dict[str, Any]:
+    """What a run was made with."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "waitinfo": waitinfo.__version__,
+        "git": git_revision(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gpu": gpu,
+        "platform": platform.platform(),
+        "command": sys.argv[1:],
+    }
+
+
+def git_revision() -> str | None:
+    """The revision of the code that runs, with a mark if it has uncommitted changes."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,366 @@
+"""The trainer: knows batches, updates, clocks and files, and nothing of any system.
+
+Everything random in an update is a function of the seed and of the batch's place in the sequence
+of all batches, never of what happened before. So a resumed run repeats an uninterrupted one, and
+two processes repeat one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.folder import save_model
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems import Losses, Moment, System
+from waitinfo.text.batches import Batch, BatchStream, Share, UpdateBatches
+from waitinfo.text.corpus import Corpus
+from waitinfo.training.averaging import build_average
+from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
+from waitinfo.training.config import RunConfig
+from waitinfo.training.display import Display, LineDisplay, Metrics
+from waitinfo.training.distributed import World, join_world
+from waitinfo.training.run import begin_run
+from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.validation import Validator
+
+
+class Objective(nn.Module):
+    """A system's loss as a module, so that distributed training can wrap it."""
+
+    def __init__(self, model: Transformer, system: System) -> None:
+        super().__init__()
+        self.model, self.system = model, system
+
+    def forward(self, batch: Batch, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        losses: Losses = self.system.loss(self.model, batch, moment)
+        return losses.total, losses.parts
+
+
+def batch_seed(seed: int, place: int) -> int:
+    digest = hashlib.blake2b(f"{seed}:{place}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class Trainer:
+    """One call of a run."""
+
+    def __init__(
+        self, run: RunConfig, corpus: Corpus, out: Path, world: World, display: Display
+    ) -> None:
+        self.run, self.config, self.corpus, self.out = run, run.training, corpus, out
+        self.world, self.display = world, display
+        self.system = run.system
+        self.device = world.device
+        torch.manual_seed(self.config.seed)
+        self.model = Transformer(run.model_config(corpus)).to(self.device)
+        fit_token_info(self.model, corpus)
+        self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
+        self.optimizer = self._optimizer()
+        self.average = build_average(self.config, self.model, out, world.leads)
+        self.objective = self._objective()
+        self.validator = Validator(
+            corpus, self.system, self._validation_dial(), self.config.validate_sentences
+        )
+        self.metrics = Metrics(out / "metrics.jsonl", world.leads)
+        self.clock = Clock(self.config)
+        self.update = 0  # updates done
+        self.best: float | None = None
+        self.best_update = 0
+        self.validated_at = -1
+        self._reset_tally()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        return torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+
+    def _objective(self) -> nn.Module:
+        objective = Objective(self.model, self.system)
+        if self.world.size == 1:
+            return objective
+        # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
+        return DistributedDataParallel(objective, find_unused_parameters=True)
+
+    def _validation_dial(self) -> float:
+        if self.config.validate_k is not None:
+            return self.config.validate_k
+        dial = self.system.dial
+        return float(getattr(self.system.options, "k", dial.default if dial else 1))
+
+    # The loop
+
+    def train(self) -> dict[str, Any]:
+        """Run to the end (or to a pause); returns a summary."""
+        share = Share(self.config.accumulate * self.world.size, self.world.rank, self.world.size)
+        cuda = self.device.type == "cuda"
+        with BatchStream(
+            self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
+        ) as stream:
+            self._last_log = time.monotonic()
+            for item in stream:
+                progress = self._progress()
+                if progress >= 1 or self._should_pause():
+                    break
+                self._step(item, progress)
+                self._after_update(item)
+        paused = self._progress() < 1
+        self._finish(paused)
+        return {"updates": self.update, "best": self.best, "paused": paused}
+
+    def _progress(self) -> float:
+        by_updates = self.update / self.config.updates
+        return max(by_updates, self.world.agree(self.clock.progress) if self.clock.limit else 0.0)
+
+    def _should_pause(self) -> bool:
+        return bool(self.clock.pause) and bool(self.world.agree(float(self.clock.paused)))
+
+    def _step(self, item: UpdateBatches, progress: float) -> None:
+        self.model.train()
+        self.lr = learning_rate(self.config, self.update, progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        self.optimizer.zero_grad(set_to_none=True)
+        for number, (place, batch) in enumerate(item.batches, 1):
+            self._backward(batch, place, item.tokens, number == len(item.batches))
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.average.step(self.update)
+        self.update += 1
+        self.tally_tokens += item.tokens
+        self.tally_updates += 1
+
+    def _backward(self, batch: Batch, place: int, tokens: int, last: bool) -> None:
+        """Add one batch's share to the gradient of an update of `tokens` target tokens."""
+        seed = batch_seed(self.config.seed, place)
+        torch.manual_seed(seed)
+        moment = Moment(self.update, random.Random(seed), self.config.label_smoothing)
+        if isinstance(self.objective, DistributedDataParallel):
+            self.objective.require_backward_grad_sync = last
+        with self._autocast():
+            total, parts = self.objective(batch.to(self.device), moment)
+        # Distributed gradients are averaged over processes; the loss is a sum over all of them.
+        (total * (self.world.size / tokens)).backward()
+        for name, value in {"loss": total.detach(), **parts}.items():
+            self.tally[name] = self.tally.get(name, 0.0) + value
+
+    def _autocast(self) -> torch.autocast:
+        precision = self.config.precision
+        half = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+    # Between updates
+
+    def _after_update(self, item: UpdateBatches) -> None:
+        config = self.config
+        if self.update % config.log_every == 0 or self.update == 1:
+            self._log(item.epoch)
+        if self.update % config.checkpoint_every == 0:
+            self._checkpoint()
+        if self.update % config.validate_every == 0:
+            self._validate()
+
+    def _reset_tally(self) -> None:
+        self.tally: dict[str, Any] = {}
+        self.tally_tokens = self.tally_updates = 0
+        self._last_log = time.monotonic()
+
+    def _log(self, epoch: float) -> None:
+        names = sorted(self.tally)
+        sums = torch.stack([torch.as_tensor(self.tally[name]).double() for name in names])
+        values = self.world.total(sums.to(self.device)).tolist()
+        means = {n: v / self.tally_tokens for n, v in zip(names, values, strict=True)}
+        if not math.isfinite(means["loss"]):
+            raise WaitinfoError(
+                f"the loss is {means['loss']} at update {self.update}; "
+                "lower training.lr or raise training.warmup, and resume"
+            )
+        seconds = time.monotonic() - self._last_log
+        record = {
+            "update": self.update,
+            "epoch": round(epoch, 4),
+            **{name: round(value, 6) for name, value in means.items()},
+            "tokens_per_second": round(self.tally_tokens / max(seconds, 1e-9), 1),
+            "lr": self.lr,
+            "minutes": round(self.clock.spent / 60, 4),
+            "minutes_left": self._minutes_left(seconds),
+        }
+        self.metrics.add(record)
+        self.display.progress(record)
+        self._reset_tally()
+
+    def _minutes_left(self, seconds: float) -> float:
+        by_updates = (self.config.updates - self.update) * seconds / self.tally_updates / 60
+        if not self.clock.limit:
+            return by_updates
+        return min(by_updates, max(0.0, self.clock.limit - self.clock.spent) / 60)
+
+    def _validate(self) -> None:
+        """Validate the averaged weights; keep them if they are the best so far."""
+        began = time.monotonic()
+        if self.world.leads:
+            self.averaged.load_weights(self.average.weights())
+            found = self.validator(self.averaged)
+            by_bleu = self.config.best_by == "bleu" and found.bleu is not None
+            score = found.bleu if by_bleu and found.bleu is not None else -found.loss
+            improved = self.best is None or score > self.best
+            record = {
+                "update": self.update,
+                "validation_loss": round(found.loss, 6),
+                "bleu": found.bleu,
+                "k": found.k,
+                "dial": self.system.dial.name if self.system.dial else None,
+                "best": improved,
+                "minutes": round(self.clock.spent / 60, 4),
+            }
+            if improved:
+                self.best, self.best_update = score, self.update
+                self._save_averaged("best")
+            self.metrics.add(record)
+            self.display.validated(record)
+            if self.validator.missing:
+                self.display.note(f"no BLEU: {self.validator.missing}")
+        self.validated_at = self.update
+        self.world.wait()
+        self._took(time.monotonic() - began)
+
+    def _took(self, seconds: float) -> None:
+        self.clock.took(seconds)
+        self._last_log += seconds  # the display's speed is that of training alone
+
+    def _save_averaged(self, name: str) -> None:
+        save_model(
+            self.out / name,
+            self.averaged,
+            self.averaged.weights(),
+            self.system,
+            self.corpus.vocabulary,
+            self.config.weights_dtype,
+            int(self.config.part_mib * 2**20) or None,
+        )
+
+    # Checkpoints
+
+    def _checkpoint(self) -> None:
+        began = time.monotonic()
+        self.average.snapshot(self.update)
+        if self.world.leads:
+            state = {
+                "spent": self.clock.spent,
+                "best": self.best,
+                "best_update": self.best_update,
+                "reserve": self.clock.reserve,
+            }
+            tensors = {
+                "weights": self.model.weights(),
+                "optimizer": self._optimizer_tensors(),
+                "average": self.average.state(),
+            }
+            save_checkpoint(
+                self.out / "checkpoints", self.update, state, tensors, self.config.keep_checkpoints
+            )
+        self.world.wait()
+        self._took(time.monotonic() - began)
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{index}.{name}": torch.as_tensor(value)
+            for index, values in self.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint."""
+        self.model.load_weights(checkpoint.tensors["weights"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in checkpoint.tensors["optimizer"].items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.average.load(checkpoint.tensors["average"], checkpoint.update)
+        self.update = checkpoint.update
+        self.best = checkpoint.state["best"]
+        self.best_update = checkpoint.state["best_update"]
+        self.clock = Clock(self.config, checkpoint.state["spent"])
+        self.clock.reserve = max(self.clock.reserve, checkpoint.state["reserve"])
+        self.metrics.rewind(self.update)
+
+    def _finish(self, paused: bool) -> None:
+        if self.update and self.update % self.config.checkpoint_every:
+            self._checkpoint()
+        if paused:
+            self.display.note("paused; continue with --resume")
+            return
+        if self.validated_at != self.update:
+            self._validate()
+        if self.world.leads:
+            self.averaged.load_weights(self.average.weights())
+            self._save_averaged("last")
+        self.world.wait()
+
+
+def fit_token_info(model: Transformer, corpus: Corpus) -> None:
+    """Give heuristic info its statistics: totals of both sides equal, and 1 on average."""
+    entry = corpus.manifest["splits"]["train"]
+    mean_length = (entry["source_tokens"] + entry["target_tokens"]) / 2
+    for info, side in ((model.source_info, "source"), (model.target_info, "target")):
+        if info is not None:
+            counts = torch.from_numpy(corpus.token_counts(side)).to(model.device)
+            info.fit(counts, mean_length / max(1, entry[f"{side}_tokens"]))
+
+
+def train(
+    values: dict[str, Any],
+    out: Path,
+    resume: bool = False,
+    display: Display | None = None,
+    recipe: Path | None = None,
+) -> dict[str, Any]:
+    """Train as `waitinfo train` does; `values` are the settings as given."""
+    display = display or LineDisplay()
+    device = (values.get("training") or {}).get("device", "auto")
+    with join_world(device) as world:
+        run, corpus = begin_run(values, out, resume, recipe, world)
+        if run.training.threads:
+            torch.set_num_threads(run.training.threads)
+        trainer = Trainer(run, corpus, out, world, display)
+        if resume:
+            checkpoint, complaints = load_newest(out / "checkpoints")
+            for complaint in complaints:
+                display.note(f"passed over a checkpoint: {complaint}")
+            if checkpoint:
+                trainer.restore(checkpoint)
+                display.note(f"resuming after update {checkpoint.update:,}")
+        display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
+        try:
+            return trainer.train()
+        finally:
+            display.close()
+
+
+def _facts(trainer: Trainer) -> list[str]:
+    corpus, config = trainer.corpus.manifest, trainer.config
+    tokens = config.batch_tokens * config.accumulate * trainer.world.size
+    return [
+        f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
+        f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
+        f"{trainer.model.parameter_count():,} parameters on {trainer.device}, "
+        f"{tokens:,} tokens an update",
+    ]

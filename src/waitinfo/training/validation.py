@@ -1,0 +1,58 @@
+"""Validation: loss on the dev split, and BLEU of its translations at one latency."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.quality import bleu
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.decoder import Decoder
+from waitinfo.systems import Moment, System
+from waitinfo.text.batches import sequential_batches
+from waitinfo.text.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class Validation:
+    loss: float  # cross-entropy a token, without label smoothing
+    bleu: float | None
+    k: float
+
+
+class Validator:
+    """Validates a model on a corpus's dev split."""
+
+    def __init__(self, corpus: Corpus, system: System, k: float, sentences: int) -> None:
+        self.corpus, self.system, self.k = corpus, system, k
+        self.pairs = corpus.dev_text()[:sentences]
+        self.sources = [corpus.vocabulary.source.encode(pair.source) for pair in self.pairs]
+        self.missing: str | None = None  # why there is no BLEU
+
+    def __call__(self, model: Transformer) -> Validation:
+        model.eval()
+        return Validation(self._loss(model), self._bleu(model), self.k)
+
+    @torch.inference_mode()
+    def _loss(self, model: Transformer) -> float:
+        total, tokens = 0.0, 0
+        for batch in sequential_batches(self.corpus.dev, 8192):
+            moment = Moment(update=0, draw=random.Random(0), k=self.k)
+            losses = self.system.loss(model, batch.to(model.device), moment)
+            total += float(losses.parts["nll"])
+            tokens += batch.tokens
+        return total / tokens
+
+    def _bleu(self, model: Transformer) -> float | None:
+        if not self.pairs or self.missing:
+            return None
+        found = Decoder(model, self.system).decode(self.sources, self.k)
+        texts = [self.corpus.vocabulary.target.decode(h.tokens) for h in found]
+        try:
+            return bleu(texts, [pair.target for pair in self.pairs]).score
+        except WaitinfoError as error:
+            self.missing = str(error)
+            return None
