@@ -53,23 +53,7 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
 
 def toy_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     """Word-by-word 'translations' between two made-up languages."""
-    source = [
-        "ba",
-        "be",
-        "bi",
-        "bo",
-        "bu",
-        "da",
-        "de",
-        "di",
-        "do",
-        "du",
-        "ga",
-        "ge",
-        "gi",
-        "go",
-        "gu",
-    ]
+    source = [consonant + vowel for consonant in "bdg" for vowel in "aeiou"]
     target = {word: word[::-1] + "s" for word in source}
     draw = random.Random(seed)
     pairs = []

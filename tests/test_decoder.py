@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -95,7 +96,7 @@ def test_more_dial_never_reads_less(tiny_model) -> None:
     system = build_system("wait-info")
     sources = sentences(20)
     first = [[h.path[0] for h in Decoder(model, system).decode(sources, k)] for k in (0, 1, 3, 6)]
-    for lower, higher in zip(first, first[1:], strict=False):
+    for lower, higher in itertools.pairwise(first):
         assert all(a <= b for a, b in zip(lower, higher, strict=True))
 
 

@@ -1,0 +1,69 @@
+"""Settings: typed, checked, and complained about by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from waitinfo.config import apply_settings, from_mapping
+from waitinfo.errors import WaitinfoError
+from waitinfo.systems import SYSTEMS, build_system
+from waitinfo.training.config import RunConfig, TrainingConfig
+
+
+def test_settings_go_into_sections() -> None:
+    values = apply_settings({"training": {"lr": 1.0}}, ["training.updates=7", "size=tiny"])
+    assert values == {"training": {"lr": 1.0, "updates": "7"}, "size": "tiny"}
+
+
+def test_text_becomes_the_fields_type() -> None:
+    given = {"updates": "7", "lr": "1e-3", "validate_k": "2", "average": "last"}
+    config = from_mapping(TrainingConfig, given, "training")
+    assert (config.updates, config.lr, config.validate_k, config.average) == (7, 1e-3, 2.0, "last")
+    assert build_system("wait-info", {"floor": "false"}).options.floor is False
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lrr": 1}, r"unknown setting training. 'lrr'; choose one of: .*lr"),
+        ({"updates": "many"}, "setting training.updates: 'many' is not a valid int"),
+        ({"updates": "1.5"}, "not a valid int"),
+        ({"updates": 0}, "must be above 0"),
+        ({"schedule": "stepwise"}, "unknown training.schedule 'stepwise'; choose one of"),
+        ({"cooldown": 2}, r"must be in \[0, 1\]"),
+    ],
+)
+def test_bad_settings_are_named(values: dict, message: str) -> None:
+    with pytest.raises(WaitinfoError, match=message):
+        from_mapping(TrainingConfig, values, "training")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "no corpus was given"),
+        ({"data": "x"}, "no system was given"),
+        (
+            {"data": "x", "system": {"name": "wait-j"}},
+            "unknown system 'wait-j'; choose one of: full",
+        ),
+        ({"data": "x", "system": {"name": "wait-k", "k": 0}}, "system.k 0: must be at least 1"),
+        ({"data": "x", "system": {"name": "wait-k", "zeta": 1}}, "unknown setting system."),
+        ({"data": "x", "system": {"name": "full"}, "size": "huge"}, "unknown size 'huge'"),
+        ({"dtaa": "x"}, "unknown section or setting 'dtaa'"),
+    ],
+)
+def test_bad_runs_are_named(values: dict, message: str) -> None:
+    with pytest.raises(WaitinfoError, match=message):
+        RunConfig.from_values(values)
+
+
+def test_settings_without_equals() -> None:
+    with pytest.raises(WaitinfoError, match="section.key=value"):
+        apply_settings({}, ["training.lr"])
+
+
+def test_every_system_has_a_summary_and_a_readable_dial() -> None:
+    for name, system in SYSTEMS.items():
+        assert system.name == name and system.summary
+        assert system.dial is None or system.dial.help

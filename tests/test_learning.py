@@ -1,0 +1,94 @@
+"""A system test: each system learns a task whose right answer needs waiting.
+
+Every target word tells the source word two places ahead (and the last two tell nothing), so a
+translator that lags three tokens can be perfect and one that lags less can only guess.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import write_pairs
+from waitinfo.evaluation.latency import corpus_latency
+from waitinfo.folder import load_model
+from waitinfo.streaming.decoder import Decoder
+from waitinfo.text.corpus import Corpus
+from waitinfo.text.files import ParallelText
+from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.training import train
+from waitinfo.training.display import SilentDisplay
+
+WORDS = list("abcdef")
+
+
+def ahead_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    draw = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        source = [draw.choice(WORDS) for _ in range(draw.randint(4, 9))]
+        target = [word.upper() for word in source[2:]] + ["-", "-"]
+        pairs.append((" ".join(source), " ".join(target)))
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def ahead_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ahead")
+    tsv = write_pairs(folder / "t.tsv", ahead_pairs(4000, seed=1))
+    options = PrepareOptions(vocab="words:1", holdout=100)
+    prepare(ParallelText(tsv=[tsv]), folder / "corpus", options)
+    return folder / "corpus"
+
+
+def accuracy_and_lag(run: Path, corpus: Corpus, k: float) -> tuple[float, float]:
+    loaded = load_model(run)
+    pairs = corpus.dev_text()
+    sources = [corpus.vocabulary.source.encode(pair.source) for pair in pairs]
+    found = Decoder(loaded.model, loaded.system).decode(sources, k)
+    right = total = 0
+    for pair, hypothesis in zip(pairs, found, strict=True):
+        gold = corpus.vocabulary.target.encode(pair.target)
+        right += sum(a == b for a, b in zip(gold, hypothesis.tokens, strict=False))
+        total += len(gold)
+    return right / total, corpus_latency(found)["AL"]
+
+
+def learn(corpus: Path, out: Path, system: dict) -> Path:
+    values = {
+        "data": str(corpus),
+        "size": "tiny",
+        "system": system,
+        "model": {"width": 64, "ffn": 128, "dropout": 0.0},
+        "training": {
+            "updates": 400, "batch_tokens": 1000, "lr": 4e-3, "warmup": 100, "cooldown": 0.4,
+            "validate_every": 500, "validate_sentences": 0, "checkpoint_every": 500,
+            "ema_decay": 0.98,
+        },
+    }  # fmt: skip
+    train(values, out, display=SilentDisplay())
+    return out
+
+
+@pytest.mark.parametrize("name", ["multipath", "wait-info"])
+def test_one_model_over_its_dial(ahead_corpus: Path, tmp_path: Path, name: str) -> None:
+    system = {"name": name, "whole_source_updates": 50}
+    run = learn(ahead_corpus, tmp_path / "run", system)
+    corpus = Corpus(ahead_corpus)
+    points = [accuracy_and_lag(run, corpus, k) for k in (1, 2, 4, 8)]
+    accuracies, lags = zip(*points, strict=True)
+    assert accuracies[-1] > 0.97
+    assert accuracies[0] < accuracies[-1] - 0.15
+    assert lags[0] < lags[1] < lags[2] < lags[3]
+
+
+def test_one_wait_k_model_for_each_k(ahead_corpus: Path, tmp_path: Path) -> None:
+    corpus = Corpus(ahead_corpus)
+    points = []
+    for k in (1, 3):
+        run = learn(ahead_corpus, tmp_path / f"run{k}", {"name": "wait-k", "k": k})
+        points.append(accuracy_and_lag(run, corpus, k))
+    (low, short), (high, long) = points
+    assert high > 0.97 and low < high - 0.3 and short < long

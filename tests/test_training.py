@@ -1,0 +1,187 @@
+"""Training as a user runs it: killed, resumed, distributed, timed, and misused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.folder import load_model
+from waitinfo.training import train
+from waitinfo.training.display import SilentDisplay
+
+SETTINGS = {
+    "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
+    "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
+    "device": "cpu",
+}  # fmt: skip
+
+
+def values(corpus: Path, **training: object) -> dict:
+    return {
+        "data": str(corpus),
+        "size": "tiny",
+        "system": {"name": "wait-info", "whole_source_updates": 10},
+        "model": {"width": 32, "ffn": 32, "dropout": 0.2},
+        "training": {**SETTINGS, **training},
+    }
+
+
+def command(out: Path, config: dict | None = None, *more: str) -> list[str]:
+    """The command line for these settings."""
+    arguments = ["-m", "waitinfo", "train", "--out", str(out), *more]
+    if config:
+        arguments += ["--data", config["data"], "--size", config["size"]]
+        arguments += ["--system", config["system"]["name"], "--set"]
+        for section in ("system", "model", "training"):
+            arguments += [f"{section}.{k}={v}" for k, v in config[section].items() if k != "name"]
+    return arguments
+
+
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_tensors(a: Path, b: Path) -> None:
+    left, right = load_file(a), load_file(b)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+@pytest.mark.parametrize("average", ["ema", "last"])
+def test_killed_and_resumed_is_bit_identical(
+    toy_corpus: Path, tmp_path: Path, average: str
+) -> None:
+    config = values(toy_corpus, average=average, average_last=3)
+    train(config, tmp_path / "whole", display=SilentDisplay())
+
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, *command(killed, config)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (killed / "checkpoints" / "00000020").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "last").exists(), "killed too late to show anything"
+    subprocess.run([sys.executable, *command(killed, None, "--resume")], check=True)
+
+    for name in ("weights", "optimizer", "average"):
+        file = Path("checkpoints") / "00000060" / f"{name}.safetensors"
+        assert_same_tensors(tmp_path / "whole" / file, killed / file)
+    assert_same_tensors(
+        tmp_path / "whole" / "last" / "model.safetensors", killed / "last" / "model.safetensors"
+    )
+    timeless = ("update", "epoch", "loss", "nll", "lr", "validation_loss", "bleu", "best")
+
+    def curve(run: Path) -> list[list]:
+        return [[record.get(name) for name in timeless] for record in metrics(run)]
+
+    assert curve(tmp_path / "whole") == curve(killed)
+
+
+def test_two_processes_repeat_one(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, updates=30)
+    alone = {**config, "training": {**config["training"], "accumulate": 2}}
+    train(alone, tmp_path / "one", display=SilentDisplay())
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [sys.executable, *launcher, *command(tmp_path / "two", config)],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert [r["update"] for r in one] == [r["update"] for r in two]
+    for name in ("loss", "nll", "info_sum", "validation_loss"):
+        left = [r[name] for r in one if name in r]
+        right = [r[name] for r in two if name in r]
+        assert left and left == pytest.approx(right, rel=1e-4)
+
+
+def test_the_run_folder_is_complete(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, part_mib=0.02)
+    train(config, tmp_path / "run", display=SilentDisplay())
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["given"]["training"]["lr"] == 3e-3
+    assert run["resolved"]["training"]["clip"] == 1.0
+    assert run["resolved"]["model"]["info"] == "attention"
+    assert run["corpus"]["splits"]["train"]["pairs"] > 0
+    assert {"git", "torch", "python"} <= run["environment"].keys()
+    assert (tmp_path / "run" / "tokenizer.model").exists()
+    assert len(list((tmp_path / "run" / "best").glob("model-*-of-*.safetensors"))) > 1
+    records = metrics(tmp_path / "run")
+    assert records[-1]["update"] == 60
+    assert {"loss", "nll", "tokens_per_second", "lr", "epoch", "minutes_left"} <= records[1].keys()
+    first, last = (r["loss"] for r in (records[0], [r for r in records if "loss" in r][-1]))
+    assert last < first
+    assert load_model(tmp_path / "run").folder.name == "best"
+
+
+def test_a_timed_run_ends_in_time_with_its_rate_at_nothing(
+    toy_corpus: Path, tmp_path: Path
+) -> None:
+    config = values(toy_corpus, updates=10**6, max_minutes=0.15, log_every=1, validate_every=10**6)
+    began = time.monotonic()
+    train(config, tmp_path / "run", display=SilentDisplay())
+    assert time.monotonic() - began < 0.15 * 60 + 3  # and what it takes to load the corpus
+    rates = [record["lr"] for record in metrics(tmp_path / "run") if "lr" in record]
+    assert rates[-1] < 0.05 * max(rates)
+    assert (tmp_path / "run" / "last" / "model.safetensors").exists()
+
+
+def test_pausing_and_resuming(toy_corpus: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(values(toy_corpus), whole, display=SilentDisplay())
+    summary = train(values(toy_corpus, pause_minutes=1e-6), parts, display=SilentDisplay())
+    assert summary["paused"] and not (parts / "last").exists()
+    train({"training": {"pause_minutes": 0}}, parts, resume=True, display=SilentDisplay())
+    assert_same_tensors(whole / "last" / "model.safetensors", parts / "last" / "model.safetensors")
+
+
+def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path) -> None:
+    train(values(toy_corpus, updates=5), tmp_path / "run", display=SilentDisplay())
+    with pytest.raises(WaitinfoError, match=r"training.lr is 0.1 but the run was started with"):
+        train({"training": {"lr": 0.1}}, tmp_path / "run", resume=True)
+    with pytest.raises(WaitinfoError, match="already in use; add --resume"):
+        train(values(toy_corpus), tmp_path / "run")
+    with pytest.raises(WaitinfoError, match="no run to resume"):
+        train(values(toy_corpus), tmp_path / "other", resume=True)
+    # Longer is allowed.
+    train({"training": {"updates": 8}}, tmp_path / "run", resume=True, display=SilentDisplay())
+    assert metrics(tmp_path / "run")[-1]["update"] == 8
+
+
+def test_divergence_is_said(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, lr=1e9, warmup=1, clip=0)
+    with pytest.raises(WaitinfoError, match="the loss is nan"):
+        train(config, tmp_path / "run", display=SilentDisplay())
+
+
+@pytest.mark.parametrize("kind", ["frequency", "norm"])
+def test_heuristic_info_trains(toy_corpus: Path, tmp_path: Path, kind: str) -> None:
+    config = values(toy_corpus, updates=15)
+    config["model"]["info"] = kind
+    train(config, tmp_path / "run", display=SilentDisplay())
+    model = load_model(tmp_path / "run").model
+    assert model.source_info.kind == kind
+    tokens = torch.arange(4, 10)[None]
+    info = model.embed_source(tokens).info
+    assert bool(((info > 0) & (info < 2)).all()) and info.std() > 0
+
+
+def test_info_aware_full_sentence_model_trains(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, updates=10)
+    config["system"] = {"name": "full"}
+    config["model"]["info"] = "attention"
+    train(config, tmp_path / "run", display=SilentDisplay())
+    assert "info_sum" in metrics(tmp_path / "run")[0]
