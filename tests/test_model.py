@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tests.oracle import batch_of
 from waitinfo.errors import WaitinfoError
@@ -54,6 +55,20 @@ def test_loss_is_a_sum_over_sentences(tiny_model, name: str) -> None:
 
     together = loss(PAIRS, pad_to=16)
     torch.testing.assert_close(together, sum(loss([pair]) for pair in PAIRS))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_torchs(tiny_model, smoothing: float) -> None:
+    model, batch = tiny_model(), batch_of(PAIRS, pad_to=9)
+    moment = Moment(update=0, draw=None, label_smoothing=smoothing, k=2)
+    losses = build_system("wait-k").loss(model, batch, moment)
+    visible = build_system("wait-k").path(batch, None, None, 2)
+    logits = forward(model, batch, visible).float().flatten(0, 1)
+    gold = batch.target_out.flatten()
+    options = {"ignore_index": 0, "reduction": "sum"}
+    expected = F.cross_entropy(logits, gold, label_smoothing=smoothing, **options)
+    torch.testing.assert_close(losses.total, expected)
+    torch.testing.assert_close(losses.parts["nll"], F.cross_entropy(logits, gold, **options))
 
 
 def test_hidden_source_is_really_hidden(tiny_model) -> None:

@@ -195,6 +195,7 @@ def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> Loade
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
         model = model.to(device=device, dtype=DTYPES[dtype]).eval()
-    except RuntimeError as error:
-        raise WaitinfoError(f"--device {device}: cannot be used ({error})") from None
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
     return LoadedModel(model, system, Vocabulary.load(folder), folder)

@@ -43,7 +43,9 @@ def run(
         else:
             found = Decoder(loaded.model, loaded.system, ending).decode(present, dial)
         results = iter(found)
-        for sentence in tokens:
+        for line, sentence in zip(chunk, tokens, strict=True):
+            if show == "path":
+                print(line)
             print(_render(loaded, sentence, next(results), show) if sentence else "")
         sys.stdout.flush()
 
@@ -57,9 +59,10 @@ def _lines(text: list[str], source: Path | None) -> Iterator[str]:
 
 
 def _render(loaded: LoadedModel, source: list[int], found: Hypothesis, show: str) -> str:
+    translation = loaded.vocabulary.target.decode(found.tokens)
     if show == "words":
-        return loaded.vocabulary.target.decode(found.tokens)
-    return "\n".join(staircase(loaded, source, found))
+        return translation
+    return "\n".join([*staircase(loaded, source, found), translation, ""])
 
 
 def staircase(loaded: LoadedModel, source: list[int], found: Hypothesis) -> list[str]:

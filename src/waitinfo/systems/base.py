@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
@@ -207,12 +206,10 @@ def cross_entropy(
     model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Label-smoothed cross-entropy summed over real tokens, and the plain one for the display."""
-    logits = model.logits(decoded.states).float().flatten(0, 1)
-    gold = batch.target_out.flatten()
-    nll = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum")
+    logp = model.logits(decoded.states).float().log_softmax(-1)  # [B, T, V]
+    real = batch.target_out != PAD
+    nll = -(logp.gather(-1, batch.target_out[..., None])[..., 0] * real).sum()
     if not label_smoothing:
         return nll, {"nll": nll.detach()}
-    smooth = F.cross_entropy(
-        logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=label_smoothing
-    )
-    return smooth, {"nll": nll.detach()}
+    uniform = -(logp.mean(-1) * real).sum()
+    return (1 - label_smoothing) * nll + label_smoothing * uniform, {"nll": nll.detach()}

@@ -1,0 +1,149 @@
+"""The command line as typed: what it prints, where, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import toy_pairs, write_pairs
+from waitinfo.cli.app import expand_lists, main
+
+
+def waitinfo(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "waitinfo", *map(str, arguments)],
+        input=stdin, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run made by commands alone: prepare, then train."""
+    folder = tmp_path_factory.mktemp("cli")
+    pairs = toy_pairs(300)
+    (folder / "a.x").write_text("".join(f"{s}\n" for s, _ in pairs[:150]))
+    (folder / "a.y").write_text("".join(f"{t}\n" for _, t in pairs[:150]))
+    (folder / "b.x").write_text("".join(f"{s}\n" for s, _ in pairs[150:]))
+    (folder / "b.y").write_text("".join(f"{t}\n" for _, t in pairs[150:]))
+    done = waitinfo(
+        "prepare", "--source", folder / "a.x", folder / "b.x", "--target", folder / "a.y",
+        folder / "b.y", "--vocab", "bpe:16000", "--holdout", 20, "--out", folder / "corpus",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "reduced from 16,000" in done.stderr
+    (folder / "recipe.toml").write_text('size = "tiny"\n[training]\nupdates = 150\nlr = 3e-3\n')
+    done = waitinfo(
+        "train", "--system", "wait-info", "--data", folder / "corpus", "--out", folder / "run",
+        "--config", folder / "recipe.toml", "--set", "training.warmup=20",
+        "training.batch_tokens=500", "system.whole_source_updates=20", "training.log_every=50",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "update     150" in done.stderr and "tokens/s" in done.stderr
+    assert (folder / "run" / "recipe.toml").exists()
+    return folder / "run"
+
+
+def test_lists_after_one_option() -> None:
+    assert expand_lists(["prepare", "--source", "a", "b", "--out", "c", "--target", "d"]) == [
+        "prepare", "--source", "a", "--source", "b", "--out", "c", "--target", "d",
+    ]  # fmt: skip
+    assert expand_lists(["translate", "--source", "a", "b"]) == ["translate", "--source", "a", "b"]
+    assert expand_lists([]) == []
+
+
+def test_help_shows_examples() -> None:
+    for verb in ("prepare", "train", "translate", "evaluate"):
+        done = waitinfo(verb, "--help")
+        assert done.returncode == 0 and "Example" in done.stdout
+
+
+def test_translation_alone_goes_to_standard_output(run: Path) -> None:
+    by_argument = waitinfo("translate", "--model", run, "--k", 3, "ba be bi", "du")
+    assert by_argument.returncode == 0
+    lines = by_argument.stdout.splitlines()
+    assert len(lines) == 2 and lines[0].endswith("s")
+    by_pipe = waitinfo("translate", "--model", run, stdin="ba be bi\n\ndu\n")
+    assert by_pipe.stdout.splitlines() == [lines[0], "", lines[1]]
+
+
+def test_input_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("ba be\n" * 3)
+    done = waitinfo("translate", "--model", run / "best", "--input", tmp_path / "in.txt")
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_path_shows_reads_and_writes(run: Path) -> None:
+    done = waitinfo("translate", "--model", run, "--k", 1, "--show", "path", "ba be bi bo")
+    assert done.stdout.count("READ") >= 3 and done.stdout.count("WRITE") >= 3
+
+
+def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
+    pairs = toy_pairs(30, seed=9)
+    (tmp_path / "x").write_text("".join(f"{s}\n" for s, _ in pairs))
+    (tmp_path / "y").write_text("".join(f"{t}\n" for _, t in pairs))
+    done = waitinfo(
+        "evaluate", "--model", run, "--source", tmp_path / "x", "--reference", tmp_path / "y",
+        "--k", "1,3", "--out", tmp_path / "points",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    low, high = (
+        json.loads((tmp_path / "points" / f"wait-info-{k}.json").read_text()) for k in "13"
+    )
+    assert low["AL"] < high["AL"] and low["sentences"] == 30
+    assert "BLEU_signature" in low and len(low["source"]["sha256"]) == 64
+    assert len((tmp_path / "points" / "wait-info-1.txt").read_text().splitlines()) == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "--model", "nowhere", "x"], "nowhere: no such model"),
+        (["translate", "x"], "no model was given"),
+        (["translate", "--model", "RUN", "--k", "-2", "x"], "K must be a number of at least 0"),
+        (["translate", "--model", "RUN", "--show", "tree", "x"], "unknown --show 'tree'"),
+        (["translate", "--model", "RUN", "--beam", "4", "x"], "only full-sentence models"),
+        (["translate", "--model", "RUN", "--ending", "soon", "x"], "unknown ending 'soon'"),
+        (["translate", "--model", "RUN", "--input", "no.txt"], "no.txt: no such file"),
+        (["translate", "--model", "RUN", "--device", "cuda:9", "x"], "--device cuda:9"),
+        (["prepare", "--source", "a", "--out", "o"], "1 source and 0 target files"),
+        (["prepare", "--tsv", "no.tsv", "--out", "o"], "no.tsv: no such file"),
+        (["prepare", "--out", "o"], "no training text was given"),
+        (
+            ["train", "--out", "o", "--system", "wait-info", "--data", "none"],
+            "not a prepared corpus",
+        ),
+        (["train", "--out", "o", "--system", "waitk", "--data", "none"], "unknown system 'waitk'"),
+        (["train", "--out", "o", "--config", "no.toml"], "no.toml: cannot be read"),
+        (["train", "--out", "RUN"], "already in use"),
+    ],
+)
+def test_bad_input_is_one_line(run: Path, capsys, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main([str(run) if a == "RUN" else a for a in arguments])
+    assert exit_code.value.code == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1, printed.err
+    assert printed.out == ""
+
+
+def test_closed_pipe_is_no_traceback(run: Path) -> None:
+    text = "ba be bi bo bu\n" * 6000
+    done = subprocess.run(
+        f"{sys.executable} -m waitinfo translate --model {run} | head -n 1",
+        shell=True, input=text, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_words_prepare_from_tsv(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(100))
+    done = waitinfo("prepare", "--tsv", tsv, "--vocab", "words:5", "--out", tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "c" / "corpus.json").read_text())
+    assert manifest["vocabulary"] == {"kind": "words", "joint": False, "source": 19, "target": 19}
