@@ -45,8 +45,10 @@ def main() -> None:
         recipe = HERE.parent / "recipes" / "demo.toml"
         waitinfo("train", "--config", recipe, "--data", corpus, "--out", run,
                  "--max-minutes", options.minutes, *resume)  # fmt: skip
-    for k in ("1", "5"):
-        waitinfo("translate", "--model", run, "--k", k, "--show", "path", *SENTENCES)
+    print("\nWords arrive at speaking speed; the translation follows K = 3 info behind.")
+    waitinfo("translate", "--model", run, "--k", "3", "--pace", "2.5", *SENTENCES)
+    print("\nThe path it took, waiting longer (K = 5):")
+    waitinfo("translate", "--model", run, "--k", "5", "--show", "path", *SENTENCES[:2])
 
 
 if __name__ == "__main__":

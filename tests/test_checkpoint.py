@@ -61,6 +61,14 @@ def test_nothing_intact_is_an_error_and_nothing_at_all_is_none(tmp_path: Path) -
         load_newest(tmp_path)
 
 
+def test_a_swap_cut_off_between_its_renames_is_recovered(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    (tmp_path / "00000005").rename(tmp_path / ".00000005.old")
+    assert load_newest(tmp_path)[0].update == 5
+    save(tmp_path, 5, keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000005"]
+
+
 def test_unfinished_checkpoints_are_not_looked_at(tmp_path: Path) -> None:
     save(tmp_path, 5)
     (tmp_path / ".00000010.partial").mkdir()
@@ -140,6 +148,8 @@ def test_run_folders_mean_their_best_model(model_folder: Path, tmp_path: Path) -
         load_model(run)
     model_folder.rename(run / "last")
     assert load_model(run).folder == run / "last"
+    (run / "last").rename(run / ".last.old")
+    assert load_model(run).folder == run / "last", "a swap that was cut off"
     with pytest.raises(WaitinfoError, match="no such model"):
         load_model(tmp_path / "nowhere")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from waitinfo.config import apply_settings, from_mapping
 from waitinfo.errors import WaitinfoError
-from waitinfo.systems import SYSTEMS, build_system
+from waitinfo.systems import SYSTEMS, build_system, check_dial
+from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig, TrainingConfig
 
 
@@ -31,6 +34,10 @@ def test_text_becomes_the_fields_type() -> None:
         ({"updates": 0}, "must be above 0"),
         ({"schedule": "stepwise"}, "unknown training.schedule 'stepwise'; choose one of"),
         ({"cooldown": 2}, r"must be in \[0, 1\]"),
+        ({"label_smoothing": 3}, r"training.label_smoothing 3.0: must be in \[0, 1\]"),
+        ({"max_minutes": -5}, "training.max_minutes -5.0: must be 0 or more"),
+        ({"lr": "nan"}, "training.lr nan: must be above 0"),
+        ({"seed": -1}, "must be 0 or more"),
     ],
 )
 def test_bad_settings_are_named(values: dict, message: str) -> None:
@@ -50,12 +57,35 @@ def test_bad_settings_are_named(values: dict, message: str) -> None:
         ({"data": "x", "system": {"name": "wait-k", "k": 0}}, "system.k 0: must be at least 1"),
         ({"data": "x", "system": {"name": "wait-k", "zeta": 1}}, "unknown setting system."),
         ({"data": "x", "system": {"name": "full"}, "size": "huge"}, "unknown size 'huge'"),
+        ({"data": "x", "system": {"name": "full"}, "model": 3}, "model '3': is a section"),
         ({"dtaa": "x"}, "unknown section or setting 'dtaa'"),
     ],
 )
 def test_bad_runs_are_named(values: dict, message: str) -> None:
     with pytest.raises(WaitinfoError, match=message):
         RunConfig.from_values(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        ("multipath", {"encoder": "bidirectional"}, "needs a causal encoder"),
+        ("wait-info", {"info": "none"}, "wait-info needs info"),
+        ("full", {"heads": 0}, "model.heads 0: must be at least 1"),
+    ],
+)
+def test_models_that_cannot_serve_a_system(
+    toy_corpus: Path, name: str, model: dict, message: str
+) -> None:
+    values = {"data": str(toy_corpus), "system": name, "size": "tiny", "model": model}
+    with pytest.raises(WaitinfoError, match=message):
+        RunConfig.from_values(values).model_config(Corpus(toy_corpus))
+
+
+@pytest.mark.parametrize("k", [float("inf"), float("nan"), 0, 1.5])
+def test_dials_that_make_no_sense(k: float) -> None:
+    with pytest.raises(WaitinfoError, match="must be a whole number of at least 1"):
+        check_dial(build_system("wait-k"), k)
 
 
 def test_settings_without_equals() -> None:

@@ -40,7 +40,7 @@ def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) 
     system = build_system(name)
     model = restless(tiny_model(seed=3, **system.model_defaults))
     sources = sentences(12)
-    found = Decoder(model, system, ending, batch_tokens=60).decode(sources, k)
+    found = Decoder(model, system, ending, slots=5).decode(sources, k)
     for source, hypothesis in zip(sources, found, strict=True):
         tokens, path = uncached_decode(model, system, source, k, ending == "guard")
         assert hypothesis.tokens == [t for t in tokens if t != EOS]
@@ -104,7 +104,7 @@ def test_infos_are_those_of_the_model(tiny_model) -> None:
     model = restless(tiny_model(seed=3, info="attention"))
     source = [5, 6, 7, 8]
     hypothesis = Decoder(model, build_system("wait-info")).decode([source], 2)[0]
-    expected = model.embed_source(torch.tensor([[*source, EOS]])).info[0]
+    expected = model.embed_source(torch.tensor([source])).info[0]
     assert hypothesis.source_info == pytest.approx(expected.tolist(), abs=1e-6)
     written = model.embed_target(torch.tensor([[BOS, *hypothesis.tokens]])).info[0, 1:]
     assert hypothesis.target_info == pytest.approx(written.tolist(), abs=1e-6)

@@ -54,6 +54,15 @@ def test_bad_bytes_name_the_line(tmp_path: Path, content: bytes, message: str) -
         list(read_lines(path))
 
 
+def test_a_flipped_byte_in_an_archive_is_noticed(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(TEXT * 50))
+    content[len(content) // 2] ^= 255
+    path = tmp_path / "bad.gz"
+    path.write_bytes(content)
+    with pytest.raises(WaitinfoError, match="cannot be read|not valid UTF-8"):
+        list(read_lines(path))
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_damaged_archives(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"bad{suffix}"

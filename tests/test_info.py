@@ -153,6 +153,17 @@ def test_begin_of_sequence_has_info_one() -> None:
         assert info(tokens, x, matrix)[0, 0] == 1
 
 
+def test_norm_info_averages_over_the_text() -> None:
+    torch.manual_seed(0)
+    info = TokenInfo("norm", 6, 8, fixed=False)
+    matrix = torch.rand(6, 8) + 0.5
+    counts = torch.tensor([0, 0, 0, 0, 30, 10])
+    info.fit(counts, 0.9)
+    found = info(torch.tensor([[4, 5]]), torch.zeros(1, 2, 8), matrix)[0]
+    assert float(0.75 * found[0] + 0.25 * found[1]) == pytest.approx(0.9, abs=1e-5)
+    assert float(found[0] / found[1]) == pytest.approx(float(matrix[4].norm() / matrix[5].norm()))
+
+
 def test_frequency_info_is_surprise_scaled_to_the_mean() -> None:
     info = TokenInfo("frequency", 4, 8, fixed=False)
     counts = torch.tensor([9, 9, 19, 59])

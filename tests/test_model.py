@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from tests.oracle import batch_of
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.transformer import DecoderCache
+from waitinfo.model.attention import Place
+from waitinfo.model.cache import Rows
 from waitinfo.systems import SYSTEMS, Moment, build_system
 from waitinfo.systems.base import whole_source
 
@@ -98,7 +99,8 @@ def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
     visible = torch.tensor([[2, 3, 6, 6, 6], [1, 1, 2, 2, 2], [2, 3, 3, 3, 3]])
     whole = forward(model, batch, visible)
     encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
-    cache = DecoderCache(model, 3, 5)
+    caches = model.new_caches(2, 3, 5)
+    everyone = Rows.of(range(3), model.device)
     place = torch.tensor([0, 0, 0])
     moves = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]]
     rows = torch.arange(3)
@@ -106,7 +108,8 @@ def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
         tokens = batch.target_in[rows, place][:, None]
         target = model.embed_target(tokens, place[:, None])
         seen = visible[rows, place][:, None]
-        states = model.step(target, encoded, seen, cache, int(place.max()) + 1).states
+        where = Place(everyone, place[:, None], int(place.max()) + 1)
+        states = model.step(target, encoded, seen, caches, where).states
         found = model.logits(states)[:, 0]
         torch.testing.assert_close(found, whole[rows, place], rtol=1e-9, atol=1e-9)
         place = torch.minimum(place + torch.tensor(move), batch.target_lengths - 1)

@@ -68,8 +68,9 @@ def test_filters_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
 def test_pairs_come_back_from_any_shard_in_any_order(tmp_path: Path) -> None:
     pairs = list(dict.fromkeys(toy_pairs(300)))
     tsv = write_pairs(tmp_path / "t.tsv", pairs)
-    options = PrepareOptions(vocab="words:1", shard_mib=0.0005, holdout=0)
-    prepare(ParallelText(tsv=[tsv]), tmp_path / "c", options)
+    options = PrepareOptions(vocab="words:1", shard_mib=0.0005)
+    dev = write_pairs(tmp_path / "dev.tsv", [("ba", "something else")])
+    prepare(ParallelText(tsv=[tsv]), tmp_path / "c", options, dev=ParallelText(tsv=[dev]))
     corpus = Corpus(tmp_path / "c")
     order = np.random.default_rng(0).permutation(len(pairs))[:50]
     batch = make_batch(corpus.train, order)
@@ -101,6 +102,34 @@ def test_token_counts_are_those_of_the_text(toy_corpus: Path) -> None:
     flat = np.concatenate(corpus.train.tokens)
     both = corpus.token_counts("source").sum() + corpus.token_counts("target").sum()
     assert both == len(flat)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"holdout": 0}, "--holdout 0: must be above 0"),
+        ({"shard_mib": 0}, "--shard-mib 0: must be above 0"),
+        ({"keep_duplicates": True}, "--keep-duplicates: give dev files too"),
+        ({"vocab": "words:99"}, "no word occurs that often"),
+    ],
+)
+def test_bad_options(tmp_path: Path, options: dict, message: str) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
+    with pytest.raises(WaitinfoError, match=message):
+        prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(**options))
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_pair_is_too_few(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", [("ba", "abs")])
+    with pytest.raises(WaitinfoError, match="too few"):
+        prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(vocab="words:1"))
+
+
+def test_names_that_sentencepiece_keeps_for_itself(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", [("<unk> ba <s>", "</s> abs"), ("be", "ebs")] * 3)
+    options = PrepareOptions(vocab="words:1", holdout=1)
+    prepare(ParallelText(tsv=[tsv]), tmp_path / "out", options)
 
 
 @pytest.mark.parametrize("content", ["", "\t\n \t \n"])

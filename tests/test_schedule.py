@@ -40,11 +40,17 @@ def test_clock_leaves_time_to_end(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr(schedule.time, "monotonic", lambda: now[0])
     clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), spent=30.0)
-    clock.took(10.0)
-    assert clock.reserve == pytest.approx(16.0)
-    now[0] += 60.0
+    assert clock.reserve == pytest.approx(12.0), "a guess before anything is known"
+    now[0] += 2.0
+    clock.updated()  # an update of two seconds
+    clock.took("validation", 5.0)
+    assert not clock.measured
+    clock.took("checkpoint", 2.5)
+    assert clock.measured
+    assert clock.reserve == pytest.approx(1.2 * (5.0 + 2 * 2.5) + 2.0 + 0.5)
+    now[0] += 58.0
     assert clock.spent == pytest.approx(90.0)
-    assert clock.progress == pytest.approx(90 / 104)
+    assert clock.progress == pytest.approx(90 / 105.5)
     assert clock.paused
-    now[0] += 14.0
+    now[0] += 15.5
     assert clock.progress == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.conftest import toy_pairs, write_pairs
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import load_model
+from waitinfo.text.files import ParallelText
+from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
+from waitinfo.training.validation import Validation
 
 SETTINGS = {
     "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
@@ -108,6 +113,43 @@ def test_two_processes_repeat_one(toy_corpus: Path, tmp_path: Path) -> None:
         assert left and left == pytest.approx(right, rel=1e-4)
 
 
+def test_resuming_remembers_the_best(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    """Scores 30, 20, 25: the first must stay the best, killed and resumed after it or not."""
+    scores = {10: 30.0, 20: 20.0, 30: 25.0}
+    monkeypatch.setattr(
+        "waitinfo.training.validation.Validator.__call__",
+        lambda self, model: Validation(1.0, next(coming), 3.0),
+    )
+    config = values(toy_corpus, updates=30, validate_every=10)
+    coming = iter(scores.values())
+    train(
+        values(toy_corpus, updates=30, validate_every=10), tmp_path / "a", display=SilentDisplay()
+    )
+    coming = iter(scores.values())
+    config["training"]["updates"] = 10
+    train(config, tmp_path / "b", display=SilentDisplay())
+    train({"training": {"updates": 30}}, tmp_path / "b", resume=True, display=SilentDisplay())
+    for run in ("a", "b"):
+        best = [record["update"] for record in metrics(tmp_path / run) if record.get("best")]
+        assert best == [10], run
+
+
+def test_resuming_before_the_first_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, updates=8, log_every=1)
+    train(config, tmp_path / "run", display=SilentDisplay())
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    train({}, tmp_path / "run", resume=True, display=SilentDisplay())
+    updates = [record["update"] for record in metrics(tmp_path / "run") if "loss" in record]
+    assert updates == list(range(1, 9))
+
+
+def test_broken_weights_never_reach_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, lr=1e9, warmup=1, clip=0, log_every=1000, checkpoint_every=10)
+    with pytest.raises(WaitinfoError, match="the loss is"):
+        train(config, tmp_path / "run", display=SilentDisplay())
+    assert not list((tmp_path / "run").glob("checkpoints/0*"))
+
+
 def test_the_run_folder_is_complete(toy_corpus: Path, tmp_path: Path) -> None:
     config = values(toy_corpus, part_mib=0.02)
     train(config, tmp_path / "run", display=SilentDisplay())
@@ -148,10 +190,16 @@ def test_pausing_and_resuming(toy_corpus: Path, tmp_path: Path) -> None:
     assert_same_tensors(whole / "last" / "model.safetensors", parts / "last" / "model.safetensors")
 
 
-def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path) -> None:
+def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:
     train(values(toy_corpus, updates=5), tmp_path / "run", display=SilentDisplay())
-    with pytest.raises(WaitinfoError, match=r"training.lr is 0.1 but the run was started with"):
-        train({"training": {"lr": 0.1}}, tmp_path / "run", resume=True)
+    with pytest.raises(WaitinfoError, match=r"training.beta2 is 0.9 but the run was started with"):
+        train({"training": {"beta2": 0.9}}, tmp_path / "run", resume=True)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    other = tmp_path / "other-corpus"
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(500))
+    prepare(ParallelText(tsv=[tsv]), other, PrepareOptions(vocab="words:1", holdout=40))
+    with pytest.raises(WaitinfoError, match="the corpus is not the one"):
+        train({"data": str(other)}, tmp_path / "run", resume=True)
     with pytest.raises(WaitinfoError, match="already in use; add --resume"):
         train(values(toy_corpus), tmp_path / "run")
     with pytest.raises(WaitinfoError, match="no run to resume"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import System, build_system
+from waitinfo.text.files import fsync_folder
 from waitinfo.text.tokenizer import Vocabulary
 
 CONFIG = "config.json"
@@ -56,8 +58,24 @@ def save_model(
     if dtype not in DTYPES:
         raise unknown("weights dtype", dtype, DTYPES)
     fresh = folder.parent / f".{folder.name}.partial"
-    _remove(fresh)
-    fresh.mkdir(parents=True)
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _fill(fresh, model, weights, system, vocabulary, dtype, part_bytes)
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def _fill(
+    fresh: Path,
+    model: Transformer,
+    weights: dict[str, Tensor],
+    system: System,
+    vocabulary: Vocabulary,
+    dtype: str,
+    part_bytes: int | None,
+) -> None:
     # Information sources are small and sums of them decide, so only matrices are stored narrow.
     stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
     save_weights(fresh, stored, part_bytes)
@@ -69,24 +87,25 @@ def save_model(
         "model": asdict(model.config),
     }
     (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    swap_folder(fresh, folder)
 
 
 def swap_folder(fresh: Path, folder: Path) -> None:
-    """Put a complete folder in the place of an old one."""
+    """Put a complete folder in the place of an old one, which is kept until it is there."""
     old = folder.parent / f".{folder.name}.old"
-    _remove(old)
+    recover_folder(folder)
+    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)
-    _remove(old)
+    fsync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+def recover_folder(folder: Path) -> None:
+    """Bring the old folder back if a swap was cut off between its two renames."""
+    old = folder.parent / f".{folder.name}.old"
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], part_bytes: int | None = None) -> None:
@@ -160,6 +179,8 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 def resolve_model(path: Path) -> Path:
     """The model folder meant by a path: itself, or a run folder's best or last model."""
     for candidate in (path, path / "best", path / "last"):
+        if candidate != path and path.is_dir():
+            recover_folder(candidate)
         if (candidate / CONFIG).is_file():
             return candidate
     if not path.exists():
@@ -186,6 +207,7 @@ def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> Loade
     options = dict(config["system"])
     system = build_system(options.pop("name"), options)
     model_config = from_mapping(ModelConfig, config["model"], "model")
+    system.check_model(model_config)
     with torch.device("meta"):
         model = Transformer(model_config)
     weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}

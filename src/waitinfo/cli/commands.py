@@ -159,28 +159,42 @@ def train(
 
 @app.command()
 def translate(
-    text: Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="Text to translate.")] = None,
     model: Annotated[Path | None, typer.Option(help="A model folder or a run folder.")] = None,
-    input: Annotated[Path | None, typer.Option(help="A text file, one sentence a line.")] = None,
+    input: Annotated[
+        Path | None, typer.Option(help="A text file; each line is translated to a line.")
+    ] = None,
     k: Annotated[float | None, typer.Option(help="Latency: larger waits longer.")] = None,
+    show: Annotated[
+        str, typer.Option(help="words; path: what was read before what; info: in colour; json.")
+    ] = "words",
+    pace: Annotated[
+        float, typer.Option(help="Let words arrive at this many a second, and watch.")
+    ] = 0.0,
     ending: Annotated[
         str, typer.Option(help="guard: never end before the source does; allow: as it comes.")
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
-    show: Annotated[str, typer.Option(help="words, or path: what was read before what.")] = "words",
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
 ) -> None:
-    """Translate sentences: arguments, a file, or standard input, one line each.
+    """Translate text: arguments, a file, or standard input as it comes.
+
+    From standard input, words are printed as soon as they are due.
 
     Examples:
 
         waitinfo translate --model run --k 3 "Ich muss heute arbeiten."
 
-        waitinfo translate --model run --input test.de > test.en
-    """
-    from waitinfo.cli.translate import run
+        some-speech-recogniser | waitinfo translate --model run
 
-    run(text or [], model, input, k, ending, beam, show, device)
+        waitinfo translate --model run --input test.de > test.en
+
+        waitinfo translate --model run --pace 3 --show path "Wo hast du das Buch gekauft?"
+    """
+    from waitinfo.cli.translate import Request, run
+
+    run(Request(text or [], model, input, k, show, pace, ending, beam, device, dtype))
 
 
 @app.command()

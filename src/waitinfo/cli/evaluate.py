@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from waitinfo.cli.display import progress_bar
-from waitinfo.cli.loading import check_beam, check_dial, load
+from waitinfo.cli.loading import check_beam, load
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import TestSet, evaluate_point, write_point
+from waitinfo.systems import check_dial
 
 COLUMNS = ("BLEU", "BLEU_lowercase", "AL", "CW", "AP", "DAL", "early_stop", "info_ratio")
 
@@ -28,6 +29,8 @@ def run(
     save_text: bool,
     device: str,
 ) -> None:
+    if out.exists() and not out.is_dir():
+        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
     test = TestSet.read(source, reference)
     loaded = load(model, device)
     check_beam(loaded.system, beam)

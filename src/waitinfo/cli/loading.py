@@ -1,4 +1,4 @@
-"""Loading a model for a command, and reading its latency dial."""
+"""Loading a model for a command."""
 
 from __future__ import annotations
 
@@ -9,23 +9,14 @@ from waitinfo.folder import LoadedModel, load_model
 from waitinfo.systems import System
 
 
-def load(path: Path | None, device: str) -> LoadedModel:
+def load(path: Path | None, device: str, dtype: str = "float32") -> LoadedModel:
     if path is None:
         raise WaitinfoError("no model was given; use --model with a model or run folder")
-    return load_model(path, device)
-
-
-def check_dial(system: System, k: float | None) -> float:
-    """The dial value to use for what `--k` gave."""
-    dial = system.dial
-    if dial is None:
-        if k is not None:
-            raise WaitinfoError(f"--k {k:g}: {system.name} translates whole sentences, without k")
-        return 1.0
-    trained = float(getattr(system.options, "k", dial.default))
-    return dial.check(trained if k is None else k)
+    return load_model(path, device, dtype)
 
 
 def check_beam(system: System, beam: int) -> None:
-    if beam != 1 and system.name != "full":
+    if beam < 1:
+        raise WaitinfoError(f"--beam {beam}: must be at least 1")
+    if beam > 1 and system.name != "full":
         raise WaitinfoError(f"--beam {beam}: only full-sentence models search with a beam")

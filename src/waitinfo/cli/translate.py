@@ -1,89 +1,146 @@
-"""`waitinfo translate`."""
+"""`waitinfo translate`: a file's lines together, standard input as it comes, words at a pace."""
 
 from __future__ import annotations
 
+import codecs
+import os
+import stat
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from waitinfo.cli.loading import check_beam, check_dial, load
-from waitinfo.errors import unknown
+from waitinfo.cli.loading import check_beam, load
+from waitinfo.cli.views import VIEWS, LiveCaption, View
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.folder import LoadedModel
 from waitinfo.streaming.beam import BeamDecoder
-from waitinfo.streaming.decoder import Decoder, Hypothesis
+from waitinfo.streaming.stream import Event
+from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
-from waitinfo.text.tokenizer import EOS, SPACE, Tokenizer
 
-SHOWS = ("words", "path")
-CHUNK = 2000  # lines translated at a time
+TOGETHER = 32  # lines of a file translated at a time
 
 
-def run(
-    text: list[str],
-    model: Path | None,
-    source: Path | None,
-    k: float | None,
-    ending: str,
-    beam: int,
-    show: str,
-    device: str,
+@dataclass(frozen=True)
+class Request:
+    """What was typed."""
+
+    text: list[str]
+    model: Path | None
+    input: Path | None
+    k: float | None
+    show: str
+    pace: float
+    ending: str
+    beam: int
+    device: str
+    dtype: str
+
+
+def run(request: Request) -> None:
+    if request.show not in VIEWS:
+        raise unknown("--show", request.show, VIEWS)
+    if request.pace < 0:
+        raise WaitinfoError(f"--pace {request.pace:g}: must be 0 or more words a second")
+    loaded = load(request.model, request.device, request.dtype)
+    check_beam(loaded.system, request.beam)
+    lines = _lines(request)
+    if request.beam > 1:
+        _with_beam(loaded, request.beam, sys.stdin if lines is None else lines)
+        return
+    translator = Translator(loaded, TOGETHER, ending=request.ending)
+    k = request.k
+    translator.check_dial(k)
+    view = VIEWS[request.show]()
+    if lines is None:
+        _follow(translator, k, view)
+    elif request.pace:
+        _at_pace(translator, k, view, lines, request.pace)
+    else:
+        _together(translator, k, view, lines)
+
+
+def _lines(request: Request) -> Iterator[str] | None:
+    """The lines to translate, or None to follow standard input live."""
+    if request.text:
+        return iter(request.text)
+    if request.input is not None:
+        return read_lines(request.input)
+    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        return read_lines(Path("/dev/stdin"))
+    return None
+
+
+def _together(translator: Translator, k: float | None, view: View, lines: Iterator[str]) -> None:
+    """Many lines at once, each a stream of its own."""
+    while chunk := list(islice(lines, TOGETHER)):
+        streams = {translator.stream(k): line for line in chunk}
+        translator.push_many(streams)
+        translator.finish_many(streams)
+        for stream, line in streams.items():
+            view.line(line, stream.trace)
+
+
+def _follow(translator: Translator, k: float | None, view: View) -> None:
+    """Standard input as it comes; the end of a line ends what is being said."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    stream = translator.stream(k, raw=True)
+    said = ""
+
+    def end_line() -> None:
+        nonlocal stream, said
+        view.words(stream.finish())
+        view.end(said, stream.trace)
+        stream, said = translator.stream(k, raw=True), ""
+
+    try:
+        while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+            *ended, rest = decoder.decode(chunk).split("\n")
+            for line in ended:
+                said += line
+                view.words(stream.push(line))
+                end_line()
+            said += rest
+            view.words(stream.push(rest))
+        if said:
+            end_line()
+    except KeyboardInterrupt:
+        view.end(said, stream.trace)
+        raise
+
+
+def _at_pace(
+    translator: Translator, k: float | None, view: View, lines: Iterator[str], pace: float
 ) -> None:
-    if show not in SHOWS:
-        raise unknown("--show", show, SHOWS)
-    loaded = load(model, device)
-    dial = check_dial(loaded.system, k)
-    check_beam(loaded.system, beam)
-    lines = _lines(text, source)
-    while chunk := list(islice(lines, CHUNK)):
+    """Words arrive at speaking speed; the translation grows beneath them."""
+    for line in lines:
+        stream = translator.stream(k)
+        with LiveCaption() as caption:
+            due = time.monotonic()
+            for word in line.split():
+                due += 1 / pace
+                time.sleep(max(0.0, due - time.monotonic()))
+                caption.hear(word)
+                _say(caption, stream.push(word))
+            _say(caption, stream.finish())
+        if not isinstance(view, VIEWS["words"]):
+            view.line(line, stream.trace)
+
+
+def _say(caption: LiveCaption, events: list[Event]) -> None:
+    for event in events:
+        if event.kind == "WRITE" and event.word:
+            caption.say(event.word)
+
+
+def _with_beam(loaded: LoadedModel, beam: int, lines: Iterator[str]) -> None:
+    decoder = BeamDecoder(loaded.model, beam)
+    while chunk := list(islice(lines, TOGETHER * 4)):
         tokens = [loaded.vocabulary.source.encode(line) for line in chunk]
-        present = [sentence for sentence in tokens if sentence]
-        if beam > 1:
-            found = BeamDecoder(loaded.model, beam).decode(present)
-        else:
-            found = Decoder(loaded.model, loaded.system, ending).decode(present, dial)
-        results = iter(found)
-        for line, sentence in zip(chunk, tokens, strict=True):
-            if show == "path":
-                print(line)
-            print(_render(loaded, sentence, next(results), show) if sentence else "")
+        found = iter(decoder.decode([sentence for sentence in tokens if sentence]))
+        for sentence in tokens:
+            print(loaded.vocabulary.target.decode(next(found).tokens) if sentence else "")
         sys.stdout.flush()
-
-
-def _lines(text: list[str], source: Path | None) -> Iterator[str]:
-    if text:
-        return iter(text)
-    if source is not None:
-        return read_lines(source)
-    return (line.rstrip("\n") for line in sys.stdin)
-
-
-def _render(loaded: LoadedModel, source: list[int], found: Hypothesis, show: str) -> str:
-    translation = loaded.vocabulary.target.decode(found.tokens)
-    if show == "words":
-        return translation
-    return "\n".join([*staircase(loaded, source, found), translation, ""])
-
-
-def staircase(loaded: LoadedModel, source: list[int], found: Hypothesis) -> list[str]:
-    """One line a READ: what was read, and what was then written."""
-    tokens = [*source, EOS]
-    written = [*found.tokens, EOS] if found.ended else found.tokens
-    steps: list[tuple[str, str]] = []
-    read = 0
-    for token, seen in zip(written, found.path, strict=True):
-        if seen > read or not steps:
-            steps.append((_pieces(loaded.vocabulary.source, tokens[read:seen]), ""))
-            read = seen
-        left, right = steps[-1]
-        steps[-1] = (left, right + _pieces(loaded.vocabulary.target, [token]))
-    width = max(len(left) for left, _ in steps)
-    return [f"  READ {left:<{width}}   WRITE {right.strip()}" for left, right in steps]
-
-
-def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> str:
-    names = [tokenizer.piece(token) for token in tokens if token != EOS]
-    text = "".join(names).replace(SPACE, " ").strip()
-    ends = " ⏎" if EOS in tokens else ""
-    starts = " " if names and names[0].startswith(SPACE) else ""
-    return starts + text + ends

@@ -41,7 +41,7 @@ class TestSet:
 
 def info_ratio(found: Sequence[Hypothesis]) -> float | None:
     """Average target info over average source info: near the length ratio source to target."""
-    source = [info for h in found for info in h.source_info[:-1]]
+    source = [info for h in found for info in h.source_info]
     target = [info for h in found for info in h.target_info]
     if not source or not target:
         return None

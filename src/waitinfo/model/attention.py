@@ -4,32 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-class KeyValueCache:
-    """Keys and values of the positions so far, one row a stream: [B, H, capacity, d/H] each.
-
-    Rows advance on their own: each writes where its own position is. Writing a position again
-    replaces it, so a step that a policy refuses needs no undoing.
-    """
-
-    def __init__(self, rows: int, heads: int, capacity: int, width: int, like: Tensor) -> None:
-        shape = (rows, heads, capacity, width)
-        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.values = torch.zeros_like(self.keys)
-
-    def put(self, keys: Tensor, values: Tensor, at: Tensor) -> None:
-        """Store [B, H, T, d/H] at the positions at [B, T] of each row."""
-        rows = torch.arange(at.shape[0], device=at.device)[:, None]
-        self.keys[rows, :, at] = keys.transpose(1, 2)
-        self.values[rows, :, at] = values.transpose(1, 2)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows, in the given order."""
-        self.keys, self.values = self.keys[rows], self.values[rows]
+from waitinfo.model.cache import KeyValueCache, Rows
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -58,16 +36,24 @@ def attend(
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where new positions go in a cache: rows of it, positions at [R, T], and how far to look."""
+
+    rows: Rows
+    at: Tensor
+    keys: int  # one more than the furthest position of any row
+
+
+@dataclass(frozen=True)
 class SelfView:
     """What a self-attention may look at.
 
-    bias None means everything before and including the query (causal, without info). With a cache,
-    the keys are the cache's first `keys` positions and the queries stand at `at` [B, T].
+    bias None means everything before and including the query (causal, without info). With a place,
+    the keys are those of the cache, the new ones included.
     """
 
     bias: Tensor | None
-    at: Tensor | None = None
-    keys: int = 0
+    place: Place | None = None
 
 
 class SelfAttention(nn.Module):
@@ -84,9 +70,9 @@ class SelfAttention(nn.Module):
         queries, keys, values = (
             split_heads(part, self.heads) for part in self.project(x).chunk(3, dim=-1)
         )
-        if cache is not None and view.at is not None:
-            cache.put(keys, values, view.at)
-            keys, values = cache.keys[:, :, : view.keys], cache.values[:, :, : view.keys]
+        if cache is not None and view.place is not None:
+            cache.put(keys, values, view.place.rows, view.place.at)
+            keys, values = cache.view(view.place.rows, view.place.keys)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
         return self.out(merge_heads(mixed))

@@ -51,6 +51,9 @@ class ModelConfig:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"model.{name}", getattr(self, name), allowed)
+        for name in ("width", "ffn", "encoder_layers", "decoder_layers", "heads"):
+            if getattr(self, name) < 1:
+                raise WaitinfoError(f"model.{name} {getattr(self, name)}: must be at least 1")
         if self.width % self.heads:
             raise WaitinfoError(
                 f"model.width {self.width} cannot be split among {self.heads} heads; "

@@ -25,8 +25,8 @@ class InfoQuantizer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, T], in float32 or better whatever the precision around it."""
         hidden = torch.tanh(self.hidden(torch.tanh(x)))
-        weight = self.out.weight[0]
-        return 2 * torch.sigmoid((hidden.to(weight.dtype) * weight).sum(-1))
+        exact = torch.promote_types(self.out.weight.dtype, torch.float32)
+        return 2 * torch.sigmoid((hidden.to(exact) * self.out.weight[0].to(exact)).sum(-1))
 
 
 class TokenInfo(nn.Module):
@@ -36,12 +36,14 @@ class TokenInfo(nn.Module):
         super().__init__()
         self.kind = "one" if fixed else kind
         self.scale: Tensor
+        self.share: Tensor
         self.table: Tensor
         if self.kind == "attention":
             self.quantizer = InfoQuantizer(width)
         elif self.kind == "frequency":
             self.register_buffer("table", torch.ones(vocabulary))
         elif self.kind == "norm":
+            self.register_buffer("share", torch.full((vocabulary,), 1 / vocabulary))
             self.register_buffer("scale", torch.ones(()))
 
     def forward(self, tokens: Tensor, x: Tensor, embedding: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ class TokenInfo(nn.Module):
             info = self.table[tokens]
         elif self.kind == "norm":
             norms = embedding.detach().norm(dim=-1)
-            info = _in_range(self.scale * norms[tokens] / norms.mean())
+            info = _in_range(self.scale * norms[tokens] / (norms * self.share).sum())
         else:
             info = torch.ones(tokens.shape, device=x.device, dtype=embedding.dtype)
         # The position that carries begin-of-sequence stands for no token yet.
@@ -66,6 +68,7 @@ class TokenInfo(nn.Module):
             average = (surprise * frequency).sum()
             self.table.copy_(_in_range(mean * surprise / average))
         elif self.kind == "norm":
+            self.share.copy_(counts / counts.sum())
             self.scale.fill_(mean)
 
 

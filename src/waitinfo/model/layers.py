@@ -11,12 +11,12 @@ from waitinfo.errors import unknown
 from waitinfo.model.attention import (
     CROSS_ATTENTIONS,
     CrossAttention,
-    KeyValueCache,
     Memory,
     SelfAttention,
     SelfView,
     SourceView,
 )
+from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 
 

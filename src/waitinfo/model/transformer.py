@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import KeyValueCache, Memory, SelfView, SourceView
+from waitinfo.model.attention import Memory, Place, SelfView, SourceView
+from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
@@ -161,9 +162,24 @@ class Transformer(nn.Module):
         x = source.x
         for layer in self.encoder_layers:
             x = layer(x, view)
+        return Encoded(self._memories(x), source.info)
+
+    def extend(self, source: Embedded, caches: list[KeyValueCache], place: Place) -> Encoded:
+        """Encode the next source positions of some rows, [R, T] each at its own place.
+
+        Only for a causal encoder. Returns what the new positions add to the rows' memories.
+        """
+        aware = source.info if self.config.info_self_attention else None
+        view = SelfView(self_bias(place.at, place.keys, aware), place)
+        x = source.x
+        for layer, cache in zip(self.encoder_layers, caches, strict=True):
+            x = layer(x, view, cache)
+        return Encoded(self._memories(x), source.info)
+
+    def _memories(self, x: Tensor) -> list[Memory]:
         states = self.encoder_norm(x)
         layers = cast("list[DecoderLayer]", list(self.decoder_layers))
-        return Encoded([layer.cross.memory(states) for layer in layers], source.info)
+        return [layer.cross.memory(states) for layer in layers]
 
     def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
         aware = source.info if self.config.info_self_attention else None
@@ -191,17 +207,14 @@ class Transformer(nn.Module):
         target: Embedded,
         encoded: Encoded,
         visible: Tensor,
-        cache: DecoderCache,
-        keys: int,
+        caches: list[KeyValueCache],
+        place: Place,
         k: Tensor | None = None,
     ) -> Decoded:
-        """Decode the next positions of every row, [B, T] each at its own place.
-
-        `keys` is one more than the furthest position of any row.
-        """
+        """Decode the next positions of some rows, [R, T] each at its own place."""
         aware = target.info if self.config.info_self_attention else None
-        view = SelfView(self_bias(target.at, keys, aware), target.at, keys)
-        return self._decode(target, view, encoded, visible, k, cache)
+        view = SelfView(self_bias(place.at, place.keys, aware), place)
+        return self._decode(target, view, encoded, visible, k, caches)
 
     def _decode(
         self,
@@ -210,14 +223,14 @@ class Transformer(nn.Module):
         encoded: Encoded,
         visible: Tensor,
         k: Tensor | None,
-        cache: DecoderCache | None,
+        caches: list[KeyValueCache] | None,
     ) -> Decoded:
         source = SourceView(visible, self._cross_bias(target, encoded, visible), k)
         x = target.x
         extras = []
         for number, layer in enumerate(self.decoder_layers):
-            layer_cache = None if cache is None else cache.layers[number]
-            x, extra = layer(x, view, encoded.memories[number], source, layer_cache)
+            cache = None if caches is None else caches[number]
+            x, extra = layer(x, view, encoded.memories[number], source, cache)
             extras.append(extra)
         return Decoded(self.decoder_norm(x), extras)
 
@@ -228,24 +241,12 @@ class Transformer(nn.Module):
             weight = consistency(encoded.info, target.info)
         return cross_bias(visible, encoded.width, weight)
 
+    def new_caches(self, layers: int, rows: int, capacity: int) -> list[KeyValueCache]:
+        """Empty caches, one a layer."""
+        heads, weight = self.config.heads, self.source_embedding.weight
+        width = self.config.width // heads
+        return [KeyValueCache(rows, heads, capacity, width, weight) for _ in range(layers)]
+
     def logits(self, states: Tensor) -> Tensor:
         """[…, d] -> [..., V]; the output matrix is the target embedding."""
         return F.linear(states, self.target_embedding.weight)
-
-
-class DecoderCache:
-    """The decoder's self-attention caches, by layer."""
-
-    def __init__(self, model: Transformer, rows: int, capacity: int) -> None:
-        config = model.config
-        weight = model.target_embedding.weight
-        width = config.width // config.heads
-        self.capacity = capacity
-        self.layers = [
-            KeyValueCache(rows, config.heads, capacity, width, weight)
-            for _ in range(config.decoder_layers)
-        ]
-
-    def select(self, rows: Tensor) -> None:
-        for layer in self.layers:
-            layer.select(rows)

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.transformer import DecoderCache, Transformer
-from waitinfo.streaming.decoder import Hypothesis, length_limit
+from waitinfo.model.attention import Place
+from waitinfo.model.cache import Rows
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.streaming.engine import length_limit
 from waitinfo.text.batches import pad_sources
 from waitinfo.text.tokenizer import BOS, EOS, PAD
 
@@ -58,7 +61,9 @@ class _Search:
         self.encoded = encoded.select(each)
         self.visible = self.lengths[each][:, None]
         self.limit = length_limit(self.lengths)  # [B]
-        self.cache = DecoderCache(self.model, len(each), int(self.limit.max()) + 1)
+        layers = self.model.config.decoder_layers
+        self.caches = self.model.new_caches(layers, len(each), int(self.limit.max()) + 1)
+        self.rows = Rows.of(range(len(each)), device)
         self.tokens = torch.full((len(each), 1), BOS, device=device)  # [B * W, 1 + written]
         # All beams of a sentence start alike, so only the first may be continued at first.
         self.scores = torch.full((self.count, self.width), -torch.inf, device=device)
@@ -76,7 +81,8 @@ class _Search:
         written = self.tokens.shape[1] - 1
         at = torch.full((len(self.tokens), 1), written, device=self.tokens.device)
         target = self.model.embed_target(self.tokens[:, -1:], at)
-        decoded = self.model.step(target, self.encoded, self.visible, self.cache, written + 1)
+        place = Place(self.rows, at, written + 1)
+        decoded = self.model.step(target, self.encoded, self.visible, self.caches, place)
         logp = self.model.logits(decoded.states[:, -1]).float().log_softmax(-1)
         logp[:, PAD] = logp[:, BOS] = -torch.inf
         totals = (self.scores.flatten()[:, None] + logp).view(self.count, -1)
@@ -94,7 +100,8 @@ class _Search:
         rows = (beams.gather(1, order) + offset).flatten()
         chosen = tokens.gather(1, order).flatten()
         self.tokens = torch.cat([self.tokens[rows], chosen[:, None]], 1)
-        self.cache.select(rows)
+        for cache in self.caches:
+            cache.reorder(rows)
         self._close(length)
 
     def _finish(self, scores: Tensor, beams: Tensor, ends: Tensor, length: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waitinfo.errors import unknown
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
 from waitinfo.systems.full import Full
 from waitinfo.systems.multipath import Multipath
@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "System",
     "build_system",
+    "check_dial",
     "system_class",
 ]
 
@@ -37,3 +38,14 @@ def system_class(name: str) -> type[System]:
 
 def build_system(name: str, options: dict[str, Any] | None = None) -> System:
     return system_class(name)(options)
+
+
+def check_dial(system: System, k: float | None) -> float:
+    """The dial value to use: as given, or the one the model was trained for."""
+    dial = system.dial
+    if dial is None:
+        if k is not None:
+            raise WaitinfoError(f"--k {k:g}: {system.name} translates whole sentences, without k")
+        return 1.0
+    trained = float(getattr(system.options, "k", dial.default))
+    return dial.check(trained if k is None else k)

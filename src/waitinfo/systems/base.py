@@ -15,6 +15,7 @@ All of it works on rows: each row is a stream with its own dial k and its own pl
 
 from __future__ import annotations
 
+import math
 import random
 from abc import ABC
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.text.batches import Batch
@@ -47,7 +49,8 @@ class Dial:
     help: str = ""
 
     def check(self, value: float) -> float:
-        if value < self.minimum or (self.whole and value != int(value)):
+        fits = math.isfinite(value) and value >= self.minimum
+        if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
             raise WaitinfoError(
                 f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
@@ -116,10 +119,19 @@ class System(ABC):
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {}
     )  # what the system needs of the Transformer
+    simultaneous: ClassVar[bool] = True  # writes before the source is complete
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Raise if a model cannot serve this system."""
+        if self.simultaneous and config.encoder != "causal":
+            raise WaitinfoError(
+                f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
+                "causal encoder; only full may use another"
+            )
 
     # How it trains
 

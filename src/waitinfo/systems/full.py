@@ -10,4 +10,5 @@ from waitinfo.systems.base import System
 class Full(System):
     name = "full"
     summary = "waits for the whole sentence; bidirectional encoder, beam search possible"
+    simultaneous = False
     model_defaults = MappingProxyType({"encoder": "bidirectional"})

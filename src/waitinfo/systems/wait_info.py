@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from torch import Tensor
 
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
 from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
 from waitinfo.text.batches import Batch
@@ -25,6 +27,11 @@ class WaitInfo(System):
     model_defaults = MappingProxyType({"info": "attention"})
     Options = WaitInfoOptions
     options: WaitInfoOptions
+
+    def check_model(self, config: ModelConfig) -> None:
+        super().check_model(config)
+        if config.info == "none":
+            raise WaitinfoError("model.info none: wait-info needs info; choose attention, …")
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         return moment.draw.randint(1, batch.longest_source)

@@ -101,15 +101,16 @@ def make_batch(split: Split, indices: Ints) -> Batch:
 def plan_epoch(split: Split, budget: int, seed: int, epoch: int) -> list[Ints]:
     """An epoch's batches as index arrays: like lengths together, all else shuffled.
 
-    A batch holds as many pairs as fit when each takes as many tokens as the longest side of the
-    longest pair; a pair longer than the budget is a batch of its own.
+    A batch holds as many pairs as fit when each is padded to the longest side of the longest pair;
+    a pair longer than the budget is a batch of its own.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(split))
     longest = np.maximum(split.source_lengths, split.target_lengths)[order] + 1
     # A stable sort keeps the shuffled order among pairs of one length.
     by_length = np.lexsort((split.target_lengths[order], longest))
-    order, longest = order[by_length], longest[by_length]
+    order = order[by_length]
+    longest = -(-longest[by_length] // MULTIPLE) * MULTIPLE
     batches = []
     start = 0
     while start < len(order):

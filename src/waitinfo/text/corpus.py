@@ -139,7 +139,7 @@ class Corpus:
         self.folder = folder
         try:
             self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        except FileNotFoundError:
+        except OSError:
             raise WaitinfoError(
                 f"{folder}: not a prepared corpus (no {MANIFEST}); make one with: waitinfo prepare"
             ) from None

@@ -12,6 +12,7 @@ import io
 import lzma
 import os
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -128,7 +129,10 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
     check_readable(path)
     meter = meter or Meter()
     decompress = DECOMPRESSORS.get(path.suffix.lower(), lambda raw: raw)
-    raw = meter.open(path)
+    try:
+        raw = meter.open(path)
+    except OSError as error:
+        raise WaitinfoError(f"{path}: cannot be read ({error.strerror})") from None
     number = 0
     try:
         for number, line in enumerate(decompress(raw), 1):
@@ -139,7 +143,7 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
         raise WaitinfoError(
             f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte {error.start + 1})"
         ) from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":  # zstandard is an extra, so known only by name

@@ -70,6 +70,14 @@ def prepare(
     spec = VocabularySpec.parse(options.vocab)
     if not train:
         raise WaitinfoError("no training text was given; use --source and --target, or --tsv")
+    for name in ("max_tokens", "max_ratio", "holdout", "sample", "shard_mib"):
+        if not getattr(options, name) > 0:
+            option = name.replace("_", "-")
+            raise WaitinfoError(f"--{option} {getattr(options, name)}: must be above 0")
+    if options.keep_duplicates and not dev:
+        raise WaitinfoError(
+            "--keep-duplicates: give dev files too; copies of pairs held out would stay in training"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise WaitinfoError(f"{out}: already in use; choose another folder or remove it first")
     partial = out.parent / f".{out.name}.partial-{os.getpid()}"
@@ -190,7 +198,9 @@ class _Preparation:
         self.progress.note(text)
 
     def _choose_holdout(self) -> set[int]:
-        count = min(self.options.holdout, self.report.kept // 10)
+        count = max(1, min(self.options.holdout, self.report.kept // 10))
+        if count >= self.report.kept:
+            raise WaitinfoError("a single sentence pair is too few to train and validate on")
         self._note(f"no dev files were given: {count:,} training pairs are held out for validation")
         return set(self.random.sample(range(self.report.kept), count))
 
@@ -211,14 +221,16 @@ class _Preparation:
             index += len(pairs)
             sources = vocabulary.source.encode_many([pair.source for pair in kept])
             targets = vocabulary.target.encode_many([pair.target for pair in kept])
+            tokens: list[list[int]] = [[], []]
             for source, target in zip(sources, targets, strict=True):
                 if reason := self._unfit(len(source), len(target)):
                     self.report.dropped[reason] += 1
-                else:
-                    writer.add(source, target)
-            for side, tokenized in enumerate((sources, targets)):
-                flat = np.fromiter((t for tokens in tokenized for t in tokens), np.int64)
-                counts[side] += np.bincount(flat, minlength=sizes[side])
+                    continue
+                writer.add(source, target)
+                tokens[0] += source
+                tokens[1] += target
+            for side in (0, 1):
+                counts[side] += np.bincount(np.array(tokens[side], int), minlength=sizes[side])
             self.progress.advance(index)
         return writer.close(), taken, counts
 

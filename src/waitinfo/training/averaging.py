@@ -28,6 +28,9 @@ class Average(Protocol):
 
     def load(self, state: dict[str, Tensor], update: int) -> None: ...
 
+    def prune(self) -> None:
+        """Once a checkpoint is safe: forget what it no longer needs."""
+
 
 class NoAverage:
     """The weights themselves."""
@@ -46,6 +49,8 @@ class NoAverage:
         return {}
 
     def load(self, state: dict[str, Tensor], update: int) -> None: ...
+
+    def prune(self) -> None: ...
 
 
 class MovingAverage(NoAverage):
@@ -92,11 +97,13 @@ class LastCheckpoints(NoAverage):
         fresh = self.folder / f".{update:08d}.safetensors"
         write_tensors(fresh, weights)
         fresh.rename(self.folder / f"{update:08d}.safetensors")
+
+    def prune(self) -> None:
         for old in self._files()[: -self.count]:
             old.unlink()
 
     def weights(self) -> dict[str, Tensor]:
-        files = self._files()
+        files = self._files()[-self.count :]
         if not files:
             return self.model.weights()
         total: dict[str, Tensor] = {}

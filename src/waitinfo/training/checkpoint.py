@@ -17,8 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import read_tensors, write_tensors
-from waitinfo.text.files import fsync_folder, sha256
+from waitinfo.folder import read_tensors, recover_folder, swap_folder, write_tensors
+from waitinfo.text.files import sha256
 
 STATE = "state.json"
 
@@ -51,9 +51,7 @@ def save_checkpoint(
             json.dump({"update": update, "state": state, "sha256": sums}, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        shutil.rmtree(final, ignore_errors=True)
-        fresh.rename(final)
-        fsync_folder(folder)
+        swap_folder(fresh, final)
     except (OSError, WaitinfoError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
         kept = _existing(folder)
@@ -66,6 +64,8 @@ def save_checkpoint(
 def _existing(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
+    for old in folder.glob(".*.old"):
+        recover_folder(folder / old.name[1:-4])
     return sorted(p for p in folder.iterdir() if p.is_dir() and p.name.isdigit())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ CHOICES = {
 
 # What may differ when a run is resumed; anything else would make it another run.
 FLEXIBLE = {
-    "updates", "max_minutes", "pause_minutes", "log_every", "validate_every", "validate_sentences",
-    "checkpoint_every", "keep_checkpoints", "weights_dtype", "part_mib", "device", "threads",
+    "lr", "warmup", "updates", "max_minutes", "pause_minutes", "log_every", "validate_every",
+    "validate_sentences", "checkpoint_every", "keep_checkpoints", "weights_dtype",
+    "part_mib", "device", "threads",
 }  # fmt: skip
 
 
@@ -70,10 +72,16 @@ class TrainingConfig:
         positive = ("updates", "batch_tokens", "accumulate", "lr", "validate_every", "log_every",
                     "checkpoint_every", "keep_checkpoints", "average_last")  # fmt: skip
         for name in positive:
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be above 0")
-        if not 0 <= self.cooldown <= 1:
-            raise WaitinfoError(f"training.cooldown {self.cooldown}: must be in [0, 1]")
+        not_negative = ("seed", "max_minutes", "pause_minutes", "warmup", "clip", "threads",
+                        "part_mib", "weight_decay", "validate_sentences")  # fmt: skip
+        for name in not_negative:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be 0 or more")
+        for name in ("cooldown", "label_smoothing", "ema_decay", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,12 @@ class RunConfig:
                 raise unknown("section or setting", key, known)
         if "data" not in values:
             raise WaitinfoError("no corpus was given; use --data with a folder made by prepare")
-        system = dict(values.get("system") or {})
+        for section in ("system", "model", "training"):
+            given = values.get(section)
+            if not isinstance(given, dict | None) and not (section == "system" and given):
+                raise WaitinfoError(f"{section} '{given}': is a section; set {section}.KEY")
+        given = values.get("system") or {}
+        system = {"name": given} if isinstance(given, str) else dict(given)
         if "name" not in system:
             raise WaitinfoError("no system was given; use --system, as in --system wait-info")
         size = values.get("size", "base")
@@ -118,7 +131,9 @@ class RunConfig:
             **system_class(self.system.name).model_defaults,
             **self.model,
         }
-        return from_mapping(ModelConfig, values, "model")
+        config = from_mapping(ModelConfig, values, "model")
+        self.system.check_model(config)
+        return config
 
     def resolved(self, corpus: Corpus) -> dict[str, Any]:
         """Everything, defaults included, as plain values."""
@@ -132,7 +147,18 @@ class RunConfig:
 
 
 def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise if resuming with these settings would continue another run."""
+    """Raise if resuming with these settings would continue another run.
+
+    Both are records of a run: resolved settings, the corpus, and the number of processes.
+    """
+    if old["corpus"]["splits"] != new["corpus"]["splits"]:
+        raise WaitinfoError("--resume: the corpus is not the one the run was started with")
+    if old["processes"] != new["processes"]:
+        raise WaitinfoError(
+            f"--resume: the run was started with {old['processes']} processes, not "
+            f"{new['processes']}; use as many, or its batches would differ"
+        )
+    old, new = old["resolved"], new["resolved"]
     for section in ("system", "model", "training"):
         for key, value in new[section].items():
             if section == "training" and key in FLEXIBLE:
@@ -141,5 +167,5 @@ def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
             if before != value:
                 raise WaitinfoError(
                     f"--resume: {section}.{key} is {value} but the run was started with {before}; "
-                    "only length and logging may change"
+                    "only length, learning rate and logging may change"
                 )

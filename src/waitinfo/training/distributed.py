@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from waitinfo.errors import WaitinfoError
+
 CPU = torch.device("cpu")
 
 
@@ -47,9 +49,17 @@ class World:
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local_rank)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise WaitinfoError(f"training.device {name}: cannot be used ({reason})") from None
+    return device
 
 
 @contextmanager

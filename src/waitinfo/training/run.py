@@ -25,7 +25,9 @@ def begin_run(
     values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, world: World
 ) -> tuple[RunConfig, Corpus]:
     """Check the settings against the folder, and record them in a new one."""
-    recorded = _recorded(out)
+    if out.exists() and not out.is_dir():
+        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
+    recorded = recorded_run(out)
     if resume and recorded is None:
         raise WaitinfoError(f"{out}: no run to resume")
     if not resume and out.exists() and any(out.iterdir()):
@@ -34,17 +36,30 @@ def begin_run(
         values = merge(recorded["given"], values)
     run = RunConfig.from_values(values)
     corpus = Corpus(run.data)
-    resolved = run.resolved(corpus)
+    record = {
+        "given": _without_pause(values),
+        "resolved": run.resolved(corpus),
+        "corpus": corpus.manifest,
+        "processes": world.size,
+        "environment": environment(),
+    }
     if recorded is not None:
-        check_same_run(recorded["resolved"], resolved)
+        check_same_run(recorded, record)
     world.wait()  # every process has looked before the first one writes
     if world.leads:
-        _record(out, values, resolved, corpus, recipe)
+        _write(out, record, corpus, recipe)
     world.wait()
     return run, corpus
 
 
-def _recorded(out: Path) -> dict[str, Any] | None:
+def _without_pause(values: dict[str, Any]) -> dict[str, Any]:
+    """A pause is for one call; a resumed run must not pause again by itself."""
+    training = {k: v for k, v in (values.get("training") or {}).items() if k != "pause_minutes"}
+    return {**values, "training": training}
+
+
+def recorded_run(out: Path) -> dict[str, Any] | None:
+    """What a run folder says of itself; None in a folder without a run."""
     path = out / RUN
     if not path.exists():
         return None
@@ -64,17 +79,9 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _record(
-    out: Path, given: dict[str, Any], resolved: dict[str, Any], corpus: Corpus, recipe: Path | None
-) -> None:
+def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | None) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        record = {
-            "given": given,
-            "resolved": resolved,
-            "corpus": corpus.manifest,
-            "environment": environment(),
-        }
         text = json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n"
         fresh = out / f".{RUN}.partial"
         fresh.write_text(text, "utf-8")

@@ -35,8 +35,10 @@ class Clock:
         self.pause = config.pause_minutes * 60
         self.spent_before = spent
         self.started = time.monotonic()
-        # Validating and saving at the end takes time too; learned from how long it took before.
-        self.reserve = min(10.0, 0.05 * self.limit)
+        # What the end of a run takes, learned from how long the like took before.
+        self.durations: dict[str, float] = {}
+        self._last_update = self.started
+        self._longest_update = 0.0
 
     @property
     def here(self) -> float:
@@ -48,9 +50,28 @@ class Clock:
         """Seconds in all calls."""
         return self.spent_before + self.here
 
-    def took(self, seconds: float) -> None:
-        """Learn how long a validation with saving takes."""
-        self.reserve = max(self.reserve, 1.5 * seconds + 1.0)
+    def took(self, what: str, seconds: float) -> None:
+        """Learn how long a validation or a checkpoint takes."""
+        self.durations[what] = max(self.durations.get(what, 0.0), seconds)
+        self._last_update = time.monotonic()
+
+    def updated(self) -> None:
+        """Learn how long an update takes."""
+        now = time.monotonic()
+        self._longest_update = max(self._longest_update, now - self._last_update)
+        self._last_update = now
+
+    @property
+    def measured(self) -> bool:
+        return {"validation", "checkpoint"} <= self.durations.keys()
+
+    @property
+    def reserve(self) -> float:
+        """Seconds kept for the end: an update, saving the model, a validation, a checkpoint."""
+        if not self.measured:
+            return 0.1 * self.limit
+        known = self.durations["validation"] + 2 * self.durations["checkpoint"]
+        return 1.2 * known + self._longest_update + 0.5
 
     @property
     def progress(self) -> float:

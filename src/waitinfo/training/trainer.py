@@ -21,17 +21,19 @@ from torch.nn.parallel import DistributedDataParallel
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import save_model
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems import Losses, Moment, System
+from waitinfo.systems import Losses, Moment, System, check_dial
 from waitinfo.text.batches import Batch, BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
 from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 from waitinfo.training.config import RunConfig
-from waitinfo.training.display import Display, LineDisplay, Metrics
+from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
-from waitinfo.training.run import begin_run
+from waitinfo.training.run import begin_run, merge, recorded_run
 from waitinfo.training.schedule import Clock, learning_rate
 from waitinfo.training.validation import Validator
+
+MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
 
 
 class Objective(nn.Module):
@@ -69,7 +71,10 @@ class Trainer:
         self.average = build_average(self.config, self.model, out, world.leads)
         self.objective = self._objective()
         self.validator = Validator(
-            corpus, self.system, self._validation_dial(), self.config.validate_sentences
+            corpus,
+            self.system,
+            check_dial(self.system, self.config.validate_k),
+            self.config.validate_sentences,
         )
         self.metrics = Metrics(out / "metrics.jsonl", world.leads)
         self.clock = Clock(self.config)
@@ -96,12 +101,6 @@ class Trainer:
             return objective
         # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
         return DistributedDataParallel(objective, find_unused_parameters=True)
-
-    def _validation_dial(self) -> float:
-        if self.config.validate_k is not None:
-            return self.config.validate_k
-        dial = self.system.dial
-        return float(getattr(self.system.options, "k", dial.default if dial else 1))
 
     # The loop
 
@@ -143,6 +142,7 @@ class Trainer:
         self.optimizer.step()
         self.average.step(self.update)
         self.update += 1
+        self.clock.updated()
         self.tally_tokens += item.tokens
         self.tally_updates += 1
 
@@ -171,10 +171,17 @@ class Trainer:
         config = self.config
         if self.update % config.log_every == 0 or self.update == 1:
             self._log(item.epoch)
-        if self.update % config.checkpoint_every == 0:
-            self._checkpoint()
-        if self.update % config.validate_every == 0:
+        scheduled = self.update % config.checkpoint_every == 0
+        if scheduled:
+            self.average.snapshot(self.update)
+        # A timed run must know early how long its end will take.
+        unmeasured = bool(self.clock.limit) and not self.clock.measured
+        early = unmeasured and self._progress() >= MEASURE_AT
+        # What a checkpoint says of the best model must include this update's validation.
+        if self.update % config.validate_every == 0 or early:
             self._validate()
+        if scheduled or early:
+            self._checkpoint()
 
     def _reset_tally(self) -> None:
         self.tally: dict[str, Any] = {}
@@ -187,10 +194,7 @@ class Trainer:
         values = self.world.total(sums.to(self.device)).tolist()
         means = {n: v / self.tally_tokens for n, v in zip(names, values, strict=True)}
         if not math.isfinite(means["loss"]):
-            raise WaitinfoError(
-                f"the loss is {means['loss']} at update {self.update}; "
-                "lower training.lr or raise training.warmup, and resume"
-            )
+            self._diverged(means["loss"])
         seconds = time.monotonic() - self._last_log
         record = {
             "update": self.update,
@@ -238,10 +242,10 @@ class Trainer:
                 self.display.note(f"no BLEU: {self.validator.missing}")
         self.validated_at = self.update
         self.world.wait()
-        self._took(time.monotonic() - began)
+        self._took("validation", time.monotonic() - began)
 
-    def _took(self, seconds: float) -> None:
-        self.clock.took(seconds)
+    def _took(self, what: str, seconds: float) -> None:
+        self.clock.took(what, seconds)
         self._last_log += seconds  # the display's speed is that of training alone
 
     def _save_averaged(self, name: str) -> None:
@@ -259,13 +263,13 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         began = time.monotonic()
-        self.average.snapshot(self.update)
+        self._check_finite()
         if self.world.leads:
             state = {
                 "spent": self.clock.spent,
                 "best": self.best,
                 "best_update": self.best_update,
-                "reserve": self.clock.reserve,
+                "durations": self.clock.durations,
             }
             tensors = {
                 "weights": self.model.weights(),
@@ -275,8 +279,20 @@ class Trainer:
             save_checkpoint(
                 self.out / "checkpoints", self.update, state, tensors, self.config.keep_checkpoints
             )
+            self.average.prune()
         self.world.wait()
-        self._took(time.monotonic() - began)
+        self._took("checkpoint", time.monotonic() - began)
+
+    def _check_finite(self) -> None:
+        """Never let a checkpoint of broken weights replace a good one."""
+        if "loss" in self.tally and not math.isfinite(float(self.tally["loss"])):
+            self._diverged(float(self.tally["loss"]))
+
+    def _diverged(self, loss: float) -> None:
+        raise WaitinfoError(
+            f"the loss is {loss} at update {self.update}; lower training.lr or raise "
+            "training.warmup, and resume"
+        )
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         return {
@@ -299,21 +315,31 @@ class Trainer:
         self.best = checkpoint.state["best"]
         self.best_update = checkpoint.state["best_update"]
         self.clock = Clock(self.config, checkpoint.state["spent"])
-        self.clock.reserve = max(self.clock.reserve, checkpoint.state["reserve"])
+        self.clock.durations.update(checkpoint.state["durations"])
         self.metrics.rewind(self.update)
 
+    def start_over(self) -> None:
+        """Resume a run that was stopped before its first checkpoint."""
+        self.metrics.rewind(0)
+        self.average.load(self.average.state(), 0)
+
     def _finish(self, paused: bool) -> None:
-        if self.update and self.update % self.config.checkpoint_every:
-            self._checkpoint()
+        off_schedule = bool(self.update % self.config.checkpoint_every)
         if paused:
+            if off_schedule:
+                self._checkpoint()
             self.display.note("paused; continue with --resume")
             return
-        if self.validated_at != self.update:
-            self._validate()
+        if off_schedule:
+            self.average.snapshot(self.update)
+        self._check_finite()
         if self.world.leads:
             self.averaged.load_weights(self.average.weights())
             self._save_averaged("last")
-        self.world.wait()
+        if self.validated_at != self.update:
+            self._validate()
+        if off_schedule:
+            self._checkpoint()
 
 
 def fit_token_info(model: Transformer, corpus: Corpus) -> None:
@@ -334,9 +360,11 @@ def train(
     recipe: Path | None = None,
 ) -> dict[str, Any]:
     """Train as `waitinfo train` does; `values` are the settings as given."""
-    display = display or LineDisplay()
-    device = (values.get("training") or {}).get("device", "auto")
+    recorded = recorded_run(out) if resume else None
+    settings = merge(recorded["given"] if recorded else {}, values)
+    device = str((settings.get("training") or {}).get("device", "auto"))
     with join_world(device) as world:
+        display = (display or LineDisplay()) if world.leads else SilentDisplay()
         run, corpus = begin_run(values, out, resume, recipe, world)
         if run.training.threads:
             torch.set_num_threads(run.training.threads)
@@ -348,6 +376,9 @@ def train(
             if checkpoint:
                 trainer.restore(checkpoint)
                 display.note(f"resuming after update {checkpoint.update:,}")
+            else:
+                trainer.start_over()
+                display.note("no checkpoint yet: starting over")
         display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
         try:
             return trainer.train()

@@ -1,0 +1,159 @@
+"""How a translation is shown: words, the path they took, their info, or every event as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from waitinfo.streaming.stream import Event
+from waitinfo.text.tokenizer import SPACE
+
+STOP = "</s>"
+
+
+class View:
+    """Shows words as they come, and a line when it has ended."""
+
+    def words(self, events: Sequence[Event]) -> None:
+        """Events of the line under way."""
+
+    def end(self, source: str, trace: Sequence[Event]) -> None:
+        """The line has ended."""
+
+    def line(self, source: str, trace: Sequence[Event]) -> None:
+        """A line that is shown all at once."""
+        self.words(trace)
+        self.end(source, trace)
+
+
+class Words(View):
+    """The translation alone, each word as soon as it is due."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def words(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.kind == "WRITE" and event.word:
+                sys.stdout.write(" " + event.word if self.begun else event.word)
+                sys.stdout.flush()
+                self.begun = True
+
+    def end(self, source: str, trace: Sequence[Event]) -> None:
+        print(flush=True)
+        self.begun = False
+
+
+class Path(View):
+    """A staircase: what was read, and what was then written."""
+
+    def end(self, source: str, trace: Sequence[Event]) -> None:
+        steps = staircase(trace)
+        width = max((len(read) for read, _ in steps), default=0)
+        print(source.strip())
+        for read, written in steps:
+            print(f"  READ {read:<{width}}   WRITE {written}")
+        print(translation(trace), end="\n\n", flush=True)
+
+
+class Json(View):
+    """One event a line."""
+
+    def words(self, events: Sequence[Event]) -> None:
+        for event in events:
+            print(json.dumps(event.as_dict(), ensure_ascii=False), flush=True)
+
+
+class Info(View):
+    """Tokens coloured by their info: more than the average red, less blue."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+
+    def end(self, source: str, trace: Sequence[Event]) -> None:
+        for kind in ("READ", "WRITE"):
+            events = [event for event in trace if event.kind == kind and event.token != STOP]
+            self.console.print(coloured(events, self.console.is_terminal), soft_wrap=True)
+        print(flush=True)
+
+
+VIEWS: dict[str, type[View]] = {"words": Words, "path": Path, "info": Info, "json": Json}
+
+
+def translation(trace: Sequence[Event]) -> str:
+    return " ".join(event.word for event in trace if event.kind == "WRITE" and event.word)
+
+
+def staircase(trace: Sequence[Event]) -> list[tuple[str, str]]:
+    """Pairs of tokens read in a row and tokens written in a row after them."""
+    steps: list[list[str]] = []
+    last = "WRITE"
+    for event in trace:
+        if event.kind == "READ" and last == "WRITE":
+            steps.append(["", ""])
+        steps[-1][event.kind == "WRITE"] += " ⏎" if event.token == STOP else event.token
+        last = event.kind
+    return [(_plain(read), _plain(written)) for read, written in steps]
+
+
+def _plain(pieces: str) -> str:
+    """Pieces as text; one that goes on a word begins with a hyphen."""
+    goes_on = pieces and not pieces.startswith((SPACE, " "))
+    return ("-" if goes_on else "") + pieces.replace(SPACE, " ").strip()
+
+
+def coloured(events: Sequence[Event], colours: bool) -> Text:
+    """Tokens in red and blue, or with their info in figures where there is no colour."""
+    infos = [event.info for event in events if event.info is not None]
+    average = sum(infos) / len(infos) if infos else 1.0
+    text = Text()
+    for event in events:
+        text.append(event.token.replace(SPACE, " "), style=_shade(event.info, average))
+        if event.info is not None and not colours:
+            text.append(f"({event.info:.2f})")
+    return text
+
+
+def _shade(info: float | None, average: float) -> str:
+    if info is None:
+        return ""
+    strength = min(1.0, abs(info - average) / max(average, 1e-6) * 2)
+    faded = int(210 * (1 - strength))
+    return f"rgb(235,{faded},{faded})" if info > average else f"rgb({faded},{faded},235)"
+
+
+class LiveCaption:
+    """The source above, the translation beneath, both growing; plain lines without a terminal."""
+
+    def __init__(self) -> None:
+        self.heard, self.said = Text(style="dim"), Text(style="bold")
+        self.console = Console(highlight=False)
+        self.live = Live(Group(self.heard, self.said), console=self.console, auto_refresh=False)
+
+    def __enter__(self) -> LiveCaption:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def hear(self, word: str) -> None:
+        self._add(self.heard, word)
+
+    def say(self, word: str) -> None:
+        self._add(self.said, word)
+
+    def _add(self, line: Text, word: str) -> None:
+        line.append(word + " ")
+        if self.console.is_terminal:
+            self.live.refresh()
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+        else:
+            print(self.heard.plain.strip(), self.said.plain.strip(), sep="\n")
+        print(flush=True)

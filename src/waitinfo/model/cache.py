@@ -1,0 +1,58 @@
+"""Caches of keys and values, one row a stream, each row at its own length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a cache. Neighbouring rows are taken as a slice, which copies nothing."""
+
+    index: Tensor  # [R]
+    span: slice | None
+
+    @classmethod
+    def of(cls, rows: Sequence[int], device: torch.device) -> Rows:
+        together = all(b == a + 1 for a, b in pairwise(rows))
+        span = slice(rows[0], rows[-1] + 1) if together else None
+        return cls(torch.tensor(rows, device=device), span)
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """These rows of a tensor."""
+        return tensor[self.span] if self.span is not None else tensor.index_select(0, self.index)
+
+
+class KeyValueCache:
+    """Keys and values of the positions so far: [rows, H, capacity, d/H] each.
+
+    Rows advance on their own: each writes where its own position is. Writing a position again
+    replaces it, so a step that a policy refuses needs no undoing.
+    """
+
+    def __init__(self, rows: int, heads: int, capacity: int, width: int, like: Tensor) -> None:
+        shape = (rows, heads, capacity, width)
+        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.values = torch.zeros_like(self.keys)
+
+    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+        """Store [R, H, T, d/H] at the positions at [R, T] of the given rows."""
+        self.keys[rows.index[:, None], :, at] = keys.transpose(1, 2)
+        self.values[rows.index[:, None], :, at] = values.transpose(1, 2)
+
+    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` positions of the given rows: [R, H, length, d/H] each."""
+        return rows.take(self.keys[:, :, :length]), rows.take(self.values[:, :, :length])
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i becomes what row index[i] was."""
+        self.keys, self.values = self.keys[index], self.values[index]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes

@@ -1,0 +1,216 @@
+"""The engine: whatever company and order of arrival, a stream does what it would do alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import tiny_config
+from tests.oracle import uncached_decode
+from tests.test_decoder import Fussy, restless, sentences
+from waitinfo.errors import WaitinfoError
+from waitinfo.model import Transformer
+from waitinfo.streaming.decoder import Record
+from waitinfo.streaming.engine import READ, WRITE, Engine
+from waitinfo.systems import SYSTEMS, System, build_system
+from waitinfo.text.tokenizer import EOS
+
+NAMES = [*SYSTEMS, "fussy"]
+
+
+def build(name: str) -> tuple[Transformer, System]:
+    system = Fussy() if name == "fussy" else build_system(name)
+    torch.manual_seed(3)
+    model = Transformer(tiny_config(**system.model_defaults)).double().eval()
+    with torch.no_grad():
+        for info in (model.source_info, model.target_info):
+            if info is not None:
+                info.quantizer.out.weight.mul_(6)
+    return restless(model), system
+
+
+MODELS = {name: build(name) for name in NAMES}
+
+
+def trickle(name: str, sources: list[list[int]], dials: list[float], slots: int, seed: int):
+    """All sources through one engine, arriving in random pieces at random times."""
+    model, system = MODELS[name]
+    engine = Engine(model, system, slots=slots, capacity=20)
+    draw = random.Random(seed)
+    records = [Record() for _ in sources]
+    waiting = list(range(len(sources)))
+    draw.shuffle(waiting)
+    running: dict[int, int] = {}  # slot: source
+    given = dict.fromkeys(range(len(sources)), 0)
+    while waiting or running:
+        while waiting and engine.free and draw.random() < 0.6:
+            index = waiting.pop()
+            running[engine.open(dials[index])] = index
+        for slot, index in running.items():
+            left = len(sources[index]) - given[index]
+            if draw.random() < 0.5 and not engine.fed[slot]:
+                count = draw.randint(0, left)
+                piece = sources[index][given[index] : given[index] + count]
+                given[index] += count
+                engine.feed(slot, piece, complete=given[index] == len(sources[index]))
+        for event in engine.advance() if draw.random() < 0.5 else engine.run():
+            records[running[event.slot]].add(event)
+            if event.last:
+                engine.close(event.slot)
+                del running[event.slot]
+    return records
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
+    sources = [s[:7] for s in sentences(16, seed=11)]
+    dials = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
+    records = trickle(name, sources, dials, slots=7, seed=1)
+    model, system = MODELS[name]
+    for source, k, record in zip(sources, dials, records, strict=True):
+        tokens, path = uncached_decode(model, system, source, k)
+        assert [event.token for event in record.writes] == tokens
+        assert [event.read for event in record.writes] == path
+        # What was read is the source, in order, up to where writing stopped.
+        assert [event.token for event in record.reads] == [*source, EOS][: len(record.reads)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(0, 10**6))
+def test_company_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
+    sources = sentences(8, seed=seed % 50)
+    dials = [1.0 + (seed + i) % 4 for i in range(len(sources))]
+    together = trickle(name, sources, dials, slots, seed)
+    alone = [trickle(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
+    for a, b in zip(together, alone, strict=True):
+        assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
+        assert [e.info for e in a.writes] == pytest.approx([e.info for e in b.writes], abs=1e-6)
+
+
+def test_running_totals_are_sums_of_infos() -> None:
+    record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
+    events = sorted([*record.reads, *record.writes], key=lambda e: (e.read, e.written))
+    for event in events:
+        reads = sum(e.info for e in record.reads[: event.read])
+        writes = sum(e.info for e in record.writes[: event.written])
+        assert event.source_info == pytest.approx(reads, abs=1e-9)
+        assert event.target_info == pytest.approx(writes, abs=1e-9)
+    assert {e.kind for e in events} == {READ, WRITE}
+
+
+def test_nothing_is_encoded_or_decoded_twice(monkeypatch) -> None:
+    """Counts positions through the encoder and steps through the decoder."""
+    model, system = MODELS["wait-info"]
+    encoded, steps = [], []
+    extend, step = Transformer.extend, Transformer.step
+    monkeypatch.setattr(
+        Transformer, "extend", lambda s, x, *a: encoded.append(x.at.numel()) or extend(s, x, *a)
+    )
+    monkeypatch.setattr(Transformer, "step", lambda s, *a: steps.append(1) or step(s, *a))
+    source = [5, 6, 7, 8, 9, 10, 11, 12]
+    engine = Engine(model, system, slots=1, capacity=16, ending="allow")
+    slot = engine.open(2.0)
+    writes = 0
+    for token in source:
+        engine.feed(slot, [token])
+        writes += sum(e.kind == WRITE for e in engine.run())
+    engine.feed(slot, [], complete=True)
+    writes += sum(e.kind == WRITE for e in engine.run())
+    assert sum(encoded) <= len(source) + 1
+    assert len(steps) == writes
+
+
+def test_waiting_input_is_encoded_in_one_pass(monkeypatch) -> None:
+    model, system = MODELS["wait-info"]
+    passes = []
+    extend = Transformer.extend
+    monkeypatch.setattr(
+        Transformer, "extend", lambda s, x, *a: passes.append(x.at.shape) or extend(s, x, *a)
+    )
+    engine = Engine(model, system, slots=4, capacity=16)
+    for source in ([5, 6, 7], [8, 9, 10, 11, 12], [13]):
+        engine.feed(engine.open(1.0), source, complete=True)
+    engine.run()
+    assert passes == [(3, 6)]
+
+
+def test_turning_the_dial_counts_from_the_next_decision() -> None:
+    model, system = MODELS["wait-k"]
+    engine = Engine(model, system, slots=1, capacity=40)
+    slot = engine.open(1.0)
+    engine.feed(slot, [5, 6, 7])
+    before = [e.read for e in engine.run() if e.kind == WRITE]
+    engine.set_dial(slot, 5.0)
+    for token in range(8, 20):
+        engine.feed(slot, [token])
+        events = [e for e in engine.run() if e.kind == WRITE]
+        if events:
+            break
+    assert before[-1] == len(before)
+    assert events[0].read == len(before) + 5  # k + i - 1
+
+
+def test_a_bidirectional_encoder_sums_info_as_it_reads() -> None:
+    torch.manual_seed(2)
+    config = tiny_config(info="attention", encoder="bidirectional")
+    model = Transformer(config).double().eval()
+    engine = Engine(model, build_system("full"), slots=1, capacity=9)
+    slot = engine.open(1.0)
+    source = [5, 6, 7]
+    infos = []
+    for token in source:
+        engine.feed(slot, [token])
+        infos += [event.info for event in engine.run()]
+    expected = model.embed_source(torch.tensor([source])).info[0].tolist()
+    assert infos == pytest.approx(expected)
+
+
+def test_a_simultaneous_system_refuses_to_look_ahead() -> None:
+    model = Transformer(tiny_config(encoder="bidirectional"))
+    with pytest.raises(WaitinfoError, match="needs a causal encoder"):
+        Engine(model, build_system("wait-k"))
+
+
+def test_slots_are_limited_refused_and_reused() -> None:
+    model, system = MODELS["multipath"]
+    engine = Engine(model, system, slots=2, capacity=8)
+    first, second = engine.open(1.0), engine.open(1.0)
+    with pytest.raises(WaitinfoError, match="all 2 streams are in use"):
+        engine.open(1.0)
+    engine.close(first)
+    assert engine.open(3.0) == first != second
+    with pytest.raises(WaitinfoError, match="over 7 tokens does not fit"):
+        engine.feed(first, [5] * 8)
+    small, large = (Engine(model, system, n, 8).bytes_per_slot for n in (1, 50))
+    assert small == large > 0
+
+
+def test_half_precision_runs() -> None:
+    """In a process of its own: some virtual machines announce matrix units that they trap."""
+    script = """
+        import torch
+        from tests.conftest import tiny_config
+        from waitinfo.model import Transformer
+        from waitinfo.streaming.engine import Engine
+        from waitinfo.systems import build_system
+        torch.manual_seed(0)
+        model = Transformer(tiny_config(info="attention")).to(torch.bfloat16).eval()
+        engine = Engine(model, build_system("wait-info"), slots=2, capacity=16)
+        engine.feed(engine.open(1.0), [5, 6, 7], complete=True)
+        assert any(event.last for event in engine.run())
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        check=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
+    )

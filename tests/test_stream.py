@@ -1,0 +1,230 @@
+"""Streams of text: any chunking, any script, any length, and never taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import toy_pairs, write_pairs
+from waitinfo import AsyncTranslator, Translator, load
+from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.segmenter import ends_sentence
+from waitinfo.streaming.stream import Event, Stream
+from waitinfo.text.files import ParallelText
+from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.training import train
+from waitinfo.training.display import SilentDisplay
+
+WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A subword model with some knowledge of its toy language."""
+    folder = tmp_path_factory.mktemp("stream")
+    pairs = [(s + ".", t + ".") for s, t in toy_pairs(800)]
+    tsv = write_pairs(folder / "t.tsv", pairs)
+    prepare(ParallelText(tsv=[tsv]), folder / "corpus", PrepareOptions(vocab="bpe:300", holdout=20))
+    values = {
+        "data": str(folder / "corpus"), "size": "tiny", "model": {"width": 64, "ffn": 64},
+        "system": {"name": "wait-info", "whole_source_updates": 20},
+        "training": {"updates": 250, "lr": 4e-3, "warmup": 30, "batch_tokens": 800,
+                     "validate_sentences": 0, "cooldown": 0.4, "ema_decay": 0.95},
+    }  # fmt: skip
+    train(values, folder / "run", display=SilentDisplay())
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def translator(run: Path) -> Translator:
+    return load(run, streams=12, capacity=48)
+
+
+def shown(events: list[Event]) -> list[str]:
+    return [event.word for event in events if event.kind == "WRITE" and event.word]
+
+
+def translate(translator: Translator, pieces: list[str], k: float, raw: bool) -> Stream:
+    stream = translator.stream(k, raw=raw)
+    for piece in pieces:
+        stream.push(piece)
+    stream.finish()
+    return stream
+
+
+def record(stream: Stream) -> list[tuple]:
+    """The trace without its times."""
+    return [(e.kind, e.token, e.word, e.read, e.written, e.sentence) for e in stream.trace]
+
+
+def test_translates(translator: Translator) -> None:
+    assert translator.translate("ba be bi bo.", k=9) == "abs ebs ibs obs."
+
+
+pieces_of = st.lists(st.sampled_from([*WORDS, "ba.", "be?", "  ", "😀", "e\u0301x", "42.", "שלום"]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(words=pieces_of, k=st.sampled_from([1.0, 3.0]), data=st.data())
+def test_any_chunking_is_the_same(translator: Translator, words, k, data) -> None:
+    text = " ".join(words)
+    whole = translate(translator, [text], k, raw=True)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert record(translate(translator, pieces, k, raw=True)) == record(whole)
+    assert record(translate(translator, list(text), k, raw=True)) == record(whole)
+    assert record(translate(translator, text.split(), k, raw=False)) == record(whole)
+    assert record(translate(translator, [text], k, raw=False)) == record(whole)
+
+
+def test_events_are_what_the_trace_holds_and_only_append(translator: Translator) -> None:
+    stream = translator.stream(k=1)
+    events, seen = [], ""
+    for word in ["ba", "be", "bi.", "do", "du", "da."]:
+        new = stream.push(word)
+        events += new
+        assert stream.text.startswith(seen), "what was shown must stay"
+        seen = stream.text
+        assert [e.word for e in new if e.kind == "READ" and e.word] == [word]
+    events += stream.finish()
+    assert events == stream.trace
+    assert " ".join(shown(events)) == stream.text
+    assert [e.sentence for e in events] == sorted(e.sentence for e in events)
+    assert [e.time for e in events] == sorted(e.time for e in events)
+    assert all(e.lag == e.read - e.written for e in events)
+    assert "\u2581" not in stream.text
+
+
+def test_writing_begins_before_the_sentence_ends(translator: Translator) -> None:
+    stream = translator.stream(k=1)
+    early = [shown(stream.push(word)) for word in ["ba", "be", "bi", "bo", "bu"]]
+    assert any(early)
+    stream.close()
+
+
+def test_empty_streams(translator: Translator) -> None:
+    for pieces in ([], [""], ["   ", "\n\t"], ["\u200b \x07"]):
+        stream = translate(translator, pieces, 3, raw=True)
+        assert stream.trace == [] or stream.text is not None
+    assert translator.translate("") == ""
+
+
+def test_many_streams_together_equal_each_alone(translator: Translator) -> None:
+    draw = random.Random(4)
+    texts = [
+        " ".join(draw.choice(WORDS) + draw.choice(["", "", "", "."]) for _ in range(12))
+        for _ in range(12)
+    ]
+    alone = [record(translate(translator, text.split(), 2, raw=False)) for text in texts]
+    streams = [translator.stream(2) for _ in texts]
+    left = [text.split() for text in texts]
+    while any(left):
+        chosen = [i for i in range(len(texts)) if left[i] and draw.random() < 0.6]
+        translator.push_many({streams[i]: left[i].pop(0) for i in chosen})
+    translator.finish_many(streams)
+    assert [record(stream) for stream in streams] == alone
+
+
+def test_ending_early_skips_to_the_next_sentence(run: Path) -> None:
+    """Where an early end is allowed, it must not matter how the text arrived."""
+    translator = load(run, streams=2, capacity=48, ending="allow")
+    text = "ba be bi bo bu da de di do du ba be. du do di."
+    whole = record(translate(translator, [text], 1, raw=False))
+    pieces = record(translate(translator, text.split(), 1, raw=False))
+    assert [e for e in whole if e[0] == "WRITE"] == [e for e in pieces if e[0] == "WRITE"]
+    assert whole[-1][-1] == 1, "two sentences"
+
+
+def test_hours_of_speech_reuse_one_slot(translator: Translator) -> None:
+    stream = translator.stream(k=2)
+    for number in range(60):
+        stream.push(f"{WORDS[number % 10]} ba be.")
+    stream.finish()
+    assert stream.trace[-1].sentence == 59
+    assert len(translator.engine.free) == translator.engine.slots
+
+
+def test_a_sentence_without_end_is_continued(translator: Translator) -> None:
+    stream = translator.stream(k=1)
+    for number in range(200):
+        stream.push(WORDS[number % 10])
+    stream.finish()
+    assert stream.trace[-1].sentence >= 3
+    assert sum(e.kind == "READ" and e.word is not None for e in stream.trace) == 200
+    assert len(stream.text.split()) > 40
+
+
+def test_a_word_longer_than_the_model_is_cut_not_refused(translator: Translator) -> None:
+    stream = translate(translator, ["ba", "x" * 500, "be"], 1, raw=False)
+    read = [e for e in stream.trace if e.kind == "READ"]
+    assert sum(e.token == "<0x78>" for e in read) == 500, "every letter is read"
+    assert [e.word for e in read if e.word] == ["ba", "x" * 500, "be"]
+
+
+def test_the_dial_turns_while_running(translator: Translator) -> None:
+    stream = translator.stream(k=1)
+    quick = [e for w in ["ba", "be", "bi"] for e in stream.push(w)]
+    stream.k = 20
+    slow = [e for w in ["bo", "bu", "da"] for e in stream.push(w)]
+    stream.k = 1
+    again = stream.push("de")
+    assert shown(quick) and not shown(slow) and shown(again)
+    with pytest.raises(WaitinfoError, match="K must be a number of at least 0"):
+        stream.k = -1
+    stream.close()
+
+
+def test_limits_and_misuse(translator: Translator) -> None:
+    streams = [translator.stream() for _ in range(12)]
+    with pytest.raises(WaitinfoError, match=r"all 12 streams are in use.*each takes \d+ MiB"):
+        translator.stream()
+    streams[3].push("ba")
+    for stream in streams:
+        stream.close()
+    with pytest.raises(WaitinfoError, match="has been finished"):
+        streams[0].push("ba")
+    translator.stream().close()
+
+
+def test_async_streams_are_served_together(translator: Translator) -> None:
+    expected = [record(translate(translator, text.split(), 2, raw=False)) for text in TEXTS]
+
+    async def speak(server: AsyncTranslator, text: str) -> Stream:
+        stream = server.stream(k=2)
+        events = []
+        for word in text.split():
+            events += await stream.push(word)
+            await asyncio.sleep(0)
+        events += await stream.finish()
+        assert events == stream.stream.trace
+        return stream.stream
+
+    async def everyone() -> list[Stream]:
+        server = AsyncTranslator(translator)
+        found = await asyncio.gather(*(speak(server, text) for text in TEXTS))
+        server.close()
+        return found
+
+    assert [record(stream) for stream in asyncio.run(everyone())] == expected
+
+
+TEXTS = ["ba be bi. bo bu", "du do di de da", "ba", "", "be be be be be be be."]
+
+
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [
+        ("Ende.", True), ("Wirklich?", True), ("Ja!", True), ("Ende.“", True), ('end."', True),
+        ("(so.)", True), ("1999.", True), ("wait...", True), ("…", True), ("好。", True),
+        ("Komma,", False), ("z.B.", False), ("Dr.", False), ("U.S.", False), ("e.g.", False),
+        ("3.", False), ("24.", False), ("3.14", False), ("J.", False), ("(vgl.", False),
+        ("bzw.", False), (".", False), ("-", False), ("", False), ("etc.", False), ("No.", True),
+    ],
+)  # fmt: skip
+def test_sentence_ends(word: str, ends: bool) -> None:
+    assert ends_sentence(word) is ends
