@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +141,63 @@ def test_closed_pipe_is_no_traceback(run: Path) -> None:
     )  # fmt: skip
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_standard_input_is_followed_live(run: Path) -> None:
+    """Words come out while the line is still being written."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waitinfo", "translate", "--model", str(run), "--k", "1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    process.stdin.write(b"ba be bi bo bu da ")
+    process.stdin.flush()
+    early = os.read(process.stdout.fileno(), 1000)  # blocks until a word is shown
+    assert early and b"\n" not in early
+    process.stdin.write("de\nbe \xff\nba".encode("latin-1"))
+    process.stdin.close()
+    rest = process.stdout.read()
+    assert process.wait() == 0
+    assert (early + rest).count(b"\n") == 3
+
+
+def test_interrupted_translation_ends_politely(run: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "waitinfo", "translate", "--model", str(run), "--k", "1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write(b"ba be bi bo bu da ")
+    process.stdin.flush()
+    os.read(process.stdout.fileno(), 1000)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert b"Traceback" not in process.stderr.read()
+
+
+def test_every_view(run: Path, capsys) -> None:
+    for show in ("words", "path", "info", "json"):
+        main_ok(["translate", "--model", str(run), "--show", show, "ba be. bi"])
+        out = capsys.readouterr().out
+        assert "abs" in out or "\u2581" in out or "READ" in out
+        assert "\x1b[" not in out, "no colours where there is no terminal"
+        if show == "json":
+            events = [json.loads(line) for line in out.splitlines()]
+            assert {event["kind"] for event in events} == {"READ", "WRITE"}
+            assert events[-1]["sentence"] == 1
+
+
+def test_words_at_a_pace(run: Path, capsys) -> None:
+    main_ok(["translate", "--model", str(run), "--k", "2", "--pace", "50", "ba be bi"])
+    source, translation, *_ = capsys.readouterr().out.splitlines()
+    main_ok(["translate", "--model", str(run), "--k", "2", "ba be bi"])
+    assert source == "ba be bi" and translation == capsys.readouterr().out.strip()
+
+
+def main_ok(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(arguments)
+    assert exit_code.value.code == 0
 
 
 def test_words_prepare_from_tsv(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_one_model_over_its_dial(ahead_corpus: Path, tmp_path: Path, system: dic
     points = [accuracy_and_lag(run, corpus, k) for k in (1, 2, 4, 8)]
     accuracies, lags = zip(*points, strict=True)
     assert accuracies[-1] > 0.97
-    assert accuracies[0] < accuracies[-1] - 0.15
+    assert accuracies[0] < accuracies[-1] - 0.1
     assert lags[0] < lags[1] < lags[2] < lags[3]
 
 

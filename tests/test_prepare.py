@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,18 @@ def test_pairs_come_back_from_any_shard_in_any_order(tmp_path: Path) -> None:
         assert batch.target_in[row, 1 : m + 1].tolist() == batch.target_out[row, :m].tolist()
         assert batch.source_lengths[row] == n + 1 and batch.target_lengths[row] == m + 1
     assert batch.tokens == int((batch.target_out != PAD).sum())
+
+
+def test_pipes_can_be_read(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe.tsv"
+    os.mkfifo(fifo)
+    text = "".join(f"{a}\t{b}\n" for a, b in toy_pairs(50))
+    writer = threading.Thread(target=lambda: fifo.write_text(text))
+    writer.start()
+    manifest = prepare(ParallelText(tsv=[fifo]), tmp_path / "c", PrepareOptions(vocab="words:1"))
+    writer.join()
+    assert manifest["read"] == 50
+    assert manifest["inputs"]["train"] == [{"file": "pipe.tsv", "sha256": None}]
 
 
 def test_separate_and_joint_vocabularies(tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ def test_a_timed_run_always_cools_down() -> None:
     assert learning_rate(TrainingConfig(), 100, 1.0) > 0.0
 
 
+def test_a_timed_run_too_short_for_its_warm_up_learns_all_the_same() -> None:
+    config = TrainingConfig(max_minutes=1, warmup=4000, lr=1.0)
+    assert learning_rate(config, 10, 0.05) == pytest.approx(0.5)
+    assert learning_rate(config, 20, 0.2) == pytest.approx(1.0)
+
+
 def test_clock_leaves_time_to_end(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr(schedule.time, "monotonic", lambda: now[0])

@@ -113,6 +113,27 @@ def test_two_processes_repeat_one(toy_corpus: Path, tmp_path: Path) -> None:
         assert left and left == pytest.approx(right, rel=1e-4)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_first(toy_corpus: Path, tmp_path: Path, number: int) -> None:
+    config = values(toy_corpus, updates=10**6, checkpoint_every=10**6, log_every=1)
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, *command(run, config)], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(WaitinfoError, match="another process is training in it"):
+        train({}, run, resume=True, display=SilentDisplay())
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "continue with --resume" in said
+    assert "Traceback" not in said
+    saved = list((run / "checkpoints").glob("0*"))
+    assert len(saved) == 1 and int(saved[0].name) >= 1
+
+
 def test_resuming_remembers_the_best(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:
     """Scores 30, 20, 25: the first must stay the best, killed and resumed after it or not."""
     scores = {10: 30.0, 20: 20.0, 30: 25.0}

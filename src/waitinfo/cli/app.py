@@ -43,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         app(args=expand_lists(sys.argv[1:] if arguments is None else arguments))
+    except UnicodeEncodeError as error:
+        print(f"waitinfo: the terminal cannot show {error.object[error.start]!a}; use UTF-8 "
+              "(as PYTHONIOENCODING=utf-8)", file=sys.stderr)  # fmt: skip
+        sys.exit(2)
     except WaitinfoError as error:
         print(f"waitinfo: {error}", file=sys.stderr)
         sys.exit(2)

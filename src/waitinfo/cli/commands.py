@@ -160,11 +160,13 @@ def train(
 @app.command()
 def translate(
     text: Annotated[list[str] | None, typer.Argument(help="Text to translate.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model folder or a run folder.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model or run folder (needed).")] = None,
     input: Annotated[
         Path | None, typer.Option(help="A text file; each line is translated to a line.")
     ] = None,
-    k: Annotated[float | None, typer.Option(help="Latency: larger waits longer.")] = None,
+    k: Annotated[
+        float | None, typer.Option(help="Latency: more waits longer [default: 3].")
+    ] = None,
     show: Annotated[
         str, typer.Option(help="words; path: what was read before what; info: in colour; json.")
     ] = "words",

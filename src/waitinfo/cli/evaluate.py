@@ -34,6 +34,8 @@ def run(
     test = TestSet.read(source, reference)
     loaded = load(model, device)
     check_beam(loaded.system, beam)
+    if name and ("/" in name or name.startswith(".")):
+        raise WaitinfoError(f"--name {name}: must be a plain file name")
     dials = [check_dial(loaded.system, value) for value in _numbers(k)]
     name = name or loaded.system.name
     points = []
@@ -50,7 +52,7 @@ def _numbers(text: str | None) -> list[float | None]:
     if text is None:
         return [None]
     try:
-        return [float(part) for part in text.split(",")]
+        return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise WaitinfoError(f"--k {text}: give numbers separated by commas, as 1,3,5") from None
 

@@ -65,6 +65,8 @@ def run(request: Request) -> None:
 
 def _lines(request: Request) -> Iterator[str] | None:
     """The lines to translate, or None to follow standard input live."""
+    if request.text and request.input is not None:
+        raise WaitinfoError("give either text or --input, not both")
     if request.text:
         return iter(request.text)
     if request.input is not None:

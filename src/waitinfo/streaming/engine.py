@@ -335,9 +335,15 @@ class Engine:
         logits = model.logits(decoded.states[:, -1])
         logits[:, [PAD, BOS]] = -torch.inf
         tokens = logits.argmax(-1)
-        info = model.embed_target(tokens[:, None], at + 1).info
-        host = torch.zeros(len(rows)) if info is None else info[:, 0].cpu()
-        return Step(tokens, logits, decoded.extras), host.double()
+        return Step(tokens, logits, decoded.extras), self._info(tokens, at + 1)
+
+    def _info(self, tokens: Tensor, at: Tensor) -> Tensor:
+        """Info of target tokens [R] at positions [R, 1], on the host."""
+        if not self.has_info:
+            return torch.zeros(len(tokens), dtype=torch.float64)
+        info = self.model.embed_target(tokens[:, None], at).info
+        assert info is not None
+        return info[:, 0].cpu().double()
 
 
 def _blank_standing(rows: int) -> Standing:

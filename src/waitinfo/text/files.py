@@ -84,13 +84,17 @@ class Meter:
         return stream
 
     def close(self, stream: IO[bytes]) -> None:
-        self._finished += stream.tell()
+        self._finished += _position(stream)
         self._open.remove(stream)
         stream.close()
 
     @property
     def consumed(self) -> int:
-        return self._finished + sum(stream.tell() for stream in self._open)
+        return self._finished + sum(map(_position, self._open))
+
+
+def _position(stream: IO[bytes]) -> int:
+    return stream.tell() if stream.seekable() else 0
 
 
 def _zstd(raw: IO[bytes]) -> IO[bytes]:
@@ -217,8 +221,10 @@ class ParallelText:
             yield from read_tsv(path, self.meter)
 
 
-def sha256(path: Path) -> str:
-    """Checksum of a file's bytes as they lie on disk."""
+def sha256(path: Path) -> str | None:
+    """Checksum of a file's bytes as they lie on disk; None for a pipe, which is gone."""
+    if not path.is_file():
+        return None
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

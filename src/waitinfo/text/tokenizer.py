@@ -38,7 +38,7 @@ class VocabularySpec:
     @classmethod
     def parse(cls, text: str) -> VocabularySpec:
         kind, _, number = text.partition(":")
-        if kind not in ("bpe", "words") or not number.isdigit() or int(number) < 1:
+        if kind not in ("bpe", "words") or not number.isdigit() or not 0 < int(number) < 1 << 31:
             raise WaitinfoError(
                 f"--vocab {text}: not understood; give bpe:SIZE (as bpe:16000) "
                 "or words:THRESHOLD (as words:5)"

@@ -24,8 +24,8 @@ CHOICES = {
 # What may differ when a run is resumed; anything else would make it another run.
 FLEXIBLE = {
     "lr", "warmup", "updates", "max_minutes", "pause_minutes", "log_every", "validate_every",
-    "validate_sentences", "checkpoint_every", "keep_checkpoints", "weights_dtype",
-    "part_mib", "device", "threads",
+    "validate_sentences", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
+    "weights_dtype", "part_mib", "device", "threads",
 }  # fmt: skip
 
 
@@ -57,6 +57,7 @@ class TrainingConfig:
     validate_sentences: int = 500  # dev sentences translated for BLEU; 0 for none
     best_by: str = "bleu"
     checkpoint_every: int = 1000
+    checkpoint_minutes: float = 5.0  # and at least this often; 0 for by updates alone
     keep_checkpoints: int = 2
     log_every: int = 50
     precision: str = "auto"  # bfloat16 autocast on a GPU, float32 on a CPU
@@ -75,7 +76,8 @@ class TrainingConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be above 0")
         not_negative = ("seed", "max_minutes", "pause_minutes", "warmup", "clip", "threads",
-                        "part_mib", "weight_decay", "validate_sentences")  # fmt: skip
+                        "part_mib", "weight_decay", "validate_sentences",
+                        "checkpoint_minutes")  # fmt: skip
         for name in not_negative:
             if not 0 <= getattr(self, name) < math.inf:
                 raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be 0 or more")

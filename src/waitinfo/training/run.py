@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +96,35 @@ def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | Non
         corpus.vocabulary.save(out)
     except OSError as error:
         raise WaitinfoError(f"{out}: cannot be written ({error.strerror})") from None
+
+
+@contextmanager
+def sole_user(out: Path, world: World) -> Iterator[None]:
+    """Refuse a second training in the same folder while one is under way."""
+    if not world.leads:
+        yield
+        return
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise WaitinfoError(f"{out}: another process is training in it") from None
+        yield
+
+
+@contextmanager
+def stop_politely(stop: Callable[..., None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM call `stop`; only a main thread can be told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def environment() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoin
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
-from waitinfo.training.run import begin_run, merge, recorded_run
+from waitinfo.training.run import begin_run, merge, recorded_run, sole_user, stop_politely
 from waitinfo.training.schedule import Clock, learning_rate
 from waitinfo.training.validation import Validator
 
@@ -81,7 +81,9 @@ class Trainer:
         self.update = 0  # updates done
         self.best: float | None = None
         self.best_update = 0
+        self.interrupted = False
         self.validated_at = -1
+        self._saved_at = time.monotonic()
         self._reset_tally()
 
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -112,15 +114,28 @@ class Trainer:
             self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
         ) as stream:
             self._last_log = time.monotonic()
-            for item in stream:
-                progress = self._progress()
-                if progress >= 1 or self._should_pause():
-                    break
-                self._step(item, progress)
-                self._after_update(item)
-        paused = self._progress() < 1
+            try:
+                self._loop(stream)
+            except KeyboardInterrupt:
+                self.interrupted = True
+        paused = self.interrupted or self._progress() < 1
         self._finish(paused)
         return {"updates": self.update, "best": self.best, "paused": paused}
+
+    def _loop(self, stream: BatchStream) -> None:
+        for item in stream:
+            progress = self._progress()
+            if progress >= 1 or self.interrupted or self._should_pause():
+                return
+            self._step(item, progress)
+            self._after_update(item)
+
+    def interrupt(self, *_: object) -> None:
+        """Asked to stop (Ctrl-C, SIGTERM): end after this update, with a checkpoint."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.display.note("stopping after this update; once more to stop at once")
 
     def _progress(self) -> float:
         by_updates = self.update / self.config.updates
@@ -180,8 +195,15 @@ class Trainer:
         # What a checkpoint says of the best model must include this update's validation.
         if self.update % config.validate_every == 0 or early:
             self._validate()
-        if scheduled or early:
+        if scheduled or early or self._overdue():
             self._checkpoint()
+
+    def _overdue(self) -> bool:
+        """Whether more time than the user would want to lose has passed since a checkpoint."""
+        minutes = self.config.checkpoint_minutes
+        if not minutes or self.update % self.config.log_every:
+            return False
+        return bool(self.world.agree(float(time.monotonic() - self._saved_at > 60 * minutes)))
 
     def _reset_tally(self) -> None:
         self.tally: dict[str, Any] = {}
@@ -281,7 +303,8 @@ class Trainer:
             )
             self.average.prune()
         self.world.wait()
-        self._took("checkpoint", time.monotonic() - began)
+        self._saved_at = time.monotonic()
+        self._took("checkpoint", self._saved_at - began)
 
     def _check_finite(self) -> None:
         """Never let a checkpoint of broken weights replace a good one."""
@@ -328,7 +351,7 @@ class Trainer:
         if paused:
             if off_schedule:
                 self._checkpoint()
-            self.display.note("paused; continue with --resume")
+            self.display.note(f"stopped after update {self.update:,}; continue with --resume")
             return
         if off_schedule:
             self.average.snapshot(self.update)
@@ -381,7 +404,8 @@ def train(
                 display.note("no checkpoint yet: starting over")
         display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
         try:
-            return trainer.train()
+            with stop_politely(trainer.interrupt), sole_user(out, world):
+                return trainer.train()
         finally:
             display.close()
 

@@ -1,0 +1,265 @@
+"""The streaming engine in figures: python benchmarks/streaming.py [--size base] [--out FILE.json]
+
+Everything is a ratio of things measured side by side in one run, on a model with random weights
+(its words make no sense, its costs are real):
+
+1. the cost of one READ and one WRITE at source lengths 10, 50, 100 and 200;
+2. whole 40-word sentences against decoding without caches, which encodes and decodes the prefix
+   anew at every step, as published implementations do;
+3. throughput with 1, 8, 32 and 128 streams, and the memory of a stream;
+4. the time from a word's arrival until the words it releases are there, for one stream and for 32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.streaming.engine import WRITE, Engine
+from waitinfo.systems import build_system
+from waitinfo.text.tokenizer import BOS, EOS, PAD
+
+VOCABULARY = 16_000
+LENGTHS = (10, 50, 100, 200)
+STREAMS = (1, 8, 32, 128)
+
+
+def build(size: str, device: str, dtype: str) -> Transformer:
+    torch.manual_seed(0)
+    config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
+    return Transformer(config).to(device, getattr(torch, dtype)).eval()
+
+
+def sentence(draw: random.Random, length: int) -> list[int]:
+    return [draw.randrange(4, VOCABULARY) for _ in range(length)]
+
+
+def clock(model: Transformer) -> float:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
+    """Median milliseconds of a READ and of a WRITE once so many tokens have been read."""
+    draw = random.Random(1)
+    system = build_system("wait-k", {"k": 1})
+    costs: dict[str, dict[int, list[float]]] = {"READ": {}, "WRITE": {}}
+    for _ in range(repeats):
+        for length in LENGTHS:  # interleaved, so that a busy moment hits all of them
+            engine = Engine(model, system, slots=1, capacity=max(LENGTHS) + 8)
+            slot = engine.open(10_000)  # never writes by itself
+            engine.feed(slot, sentence(draw, length))
+            engine.run()
+            for _ in range(3):
+                engine.feed(slot, sentence(draw, 1))
+                began = clock(model)
+                engine.run()
+                costs["READ"].setdefault(length, []).append(clock(model) - began)
+            # As many tokens written as read, then one WRITE at a time.
+            engine.standing.written[slot] = length
+            rows = torch.tensor([slot])
+            for _ in range(3):
+                began = clock(model)
+                with torch.inference_mode():
+                    engine._write(rows, [])
+                costs["WRITE"].setdefault(length, []).append(clock(model) - began)
+    return {
+        kind: {length: 1000 * statistics.median(times) for length, times in by_length.items()}
+        for kind, by_length in costs.items()
+    }
+
+
+class Uncached:
+    """Decoding without caches: source prefix and target are computed anew each time."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    def _row(self, tokens: list[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self.model.device)
+
+    @torch.inference_mode()
+    def step(self, read: list[int], written: list[int], path: list[int]) -> int:
+        """The best next token."""
+        model = self.model
+        encoded = model.encode(model.embed_source(self._row(read)), self._row([len(read)])[0])
+        target = model.embed_target(self._row([BOS, *written]))
+        decoded = model.decode(target, encoded, self._row(path))
+        logits = model.logits(decoded.states[:, -1])
+        logits[:, [PAD, BOS]] = -torch.inf
+        return int(logits.argmax(-1))
+
+
+def uncached_sentence(
+    model: Transformer, source: list[int], k: int, count: int, reads: bool
+) -> None:
+    """Wait-k without caches. With `reads`, a READ too computes everything anew, to decide."""
+    reference = Uncached(model)
+    tokens, written, path = [*source, EOS], [], []
+    read = 0
+    while len(written) < count:
+        if read < min(k + len(written), len(tokens)):
+            read += 1
+            if reads:
+                reference.step(tokens[:read], written, [*path, read])
+            continue
+        path.append(read)
+        written.append(reference.step(tokens[:read], written, path))
+
+
+def engine_sentence(model: Transformer, engine: Engine, source: list[int], count: int) -> None:
+    """The same through the engine, a token at a time as a speaker would say it."""
+    slot = engine.open(3)
+    written = 0
+    for token in source:
+        engine.feed(slot, [token])
+        written += sum(event.kind == WRITE for event in engine.run())
+    engine.feed(slot, [], complete=True)
+    while written < count:
+        written += sum(event.kind == WRITE for event in engine.advance())
+    engine.close(slot)
+
+
+def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
+    """A sentence of 40 words (56 tokens, 50 written) with the engine and without caches."""
+    draw = random.Random(2)
+    engine = Engine(model, build_system("wait-k", {"k": 3}), slots=1, capacity=64)
+    seconds: dict[str, list[float]] = {"engine": [], "every_step": [], "every_write": []}
+    for _ in range(sentences):
+        source = sentence(draw, 56)
+        for name, run in (
+            ("engine", lambda s=source: engine_sentence(model, engine, s, 50)),
+            ("every_step", lambda s=source: uncached_sentence(model, s, 3, 50, True)),
+            ("every_write", lambda s=source: uncached_sentence(model, s, 3, 50, False)),
+        ):
+            began = clock(model)
+            run()
+            seconds[name].append(clock(model) - began)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return medians | {
+        "ratio_every_step": medians["every_step"] / medians["engine"],
+        "ratio_every_write": medians["every_write"] / medians["engine"],
+    }
+
+
+def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
+    """Target tokens a second with many streams, each of which is given word after word."""
+    results = {}
+    system = build_system("wait-k", {"k": 3})
+    for streams in STREAMS:
+        draw = random.Random(3)
+        engine = Engine(model, system, slots=streams, capacity=128)
+        slots = [engine.open(3) for _ in range(streams)]
+        for slot in slots:  # streams are at different places of their sentences
+            engine.feed(slot, sentence(draw, draw.randint(3, 25)))
+        engine.run()
+        count = 0
+        began = clock(model)
+        for _ in range(rounds):
+            for slot in slots:
+                engine.feed(slot, sentence(draw, 1))
+            count += sum(event.kind == WRITE for event in engine.run())
+        seconds = clock(model) - began
+        results[streams] = {"tokens_per_second": count / seconds, "written": count}
+    one = results[1]["tokens_per_second"]
+    for result in results.values():
+        result["ratio"] = result["tokens_per_second"] / one
+    return results
+
+
+def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
+    """Milliseconds from a word's arrival (1.4 tokens) to the last word it releases."""
+    draw = random.Random(4)
+    system = build_system("wait-k", {"k": 3})
+    engine = Engine(model, system, slots=streams, capacity=160)
+    slots = [engine.open(3) for _ in range(streams)]
+    for slot in slots:
+        engine.feed(slot, sentence(draw, draw.randint(5, 40)))
+    engine.run()
+    times = []
+    for _ in range(words):
+        for slot in slots:
+            engine.feed(slot, sentence(draw, 1 + (draw.random() < 0.4)))
+        began = clock(model)
+        last = dict.fromkeys(slots, 0.0)
+        while events := engine.advance():
+            now = clock(model) - began
+            for event in events:
+                last[event.slot] = now
+        times += last.values()
+    times.sort()
+    return {
+        "median_ms": 1000 * statistics.median(times),
+        "p95_ms": 1000 * times[int(0.95 * (len(times) - 1))],
+    }
+
+
+def say(title: str, rows: list[str]) -> None:
+    print(f"\n{title}")
+    for row in rows:
+        print(f"  {row}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", default="base", choices=SIZES)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    model = build(options.size, options.device, options.dtype)
+    few = options.quick
+    results: dict[str, Any] = {
+        "size": options.size, "device": options.device, "dtype": options.dtype,
+        "threads": torch.get_num_threads(), "torch": torch.__version__,
+    }  # fmt: skip
+    print(f"{options.size}, {options.dtype} on {options.device}, {results['threads']} threads")
+
+    costs = step_costs(model, 2 if few else 12)
+    results["step_ms"] = costs
+    say("1. milliseconds by source length", [
+        f"{kind}: " + ", ".join(f"{n}: {ms:.2f}" for n, ms in by_length.items())
+        + f"; at 200 {by_length[200] / by_length[10]:.2f} times that at 10"
+        for kind, by_length in costs.items()
+    ])  # fmt: skip
+
+    results["uncached"] = found = against_uncached(model, 1 if few else 5)
+    say("2. a sentence of 40 words, word by word", [
+        f"engine {found['engine']:.2f} s",
+        f"all anew at every READ and WRITE {found['every_step']:.2f} s: "
+        f"{found['ratio_every_step']:.1f} times as long",
+        f"all anew at every WRITE {found['every_write']:.2f} s: "
+        f"{found['ratio_every_write']:.1f} times as long",
+    ])  # fmt: skip
+
+    results["throughput"] = streams = throughput(model, 3 if few else 30)
+    system = build_system("wait-k")
+    per_stream = Engine(model, system, slots=1, capacity=256).bytes_per_slot
+    results["bytes_per_stream"] = per_stream
+    say("3. target tokens a second", [
+        f"{n} streams: {r['tokens_per_second']:.0f}, {r['ratio']:.1f} times one stream's"
+        for n, r in streams.items()
+    ] + [f"memory a stream of 256 source tokens: {per_stream / 2**20:.1f} MiB"])  # fmt: skip
+
+    results["release_ms"] = {n: release_times(model, n, 5 if few else 60) for n in (1, 32)}
+    say("4. milliseconds from a word to the words it releases", [
+        f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
+        for n, r in results["release_ms"].items()
+    ])  # fmt: skip
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
