@@ -22,15 +22,16 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import READ, WRITE, Engine
 from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.tokenizer import EOS, VocabularySpec, train_tokenizer
 
 NAMES = [*SYSTEMS, "fussy"]
 
 
-def build(name: str) -> tuple[Transformer, System]:
+def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
     system = Fussy() if name == "fussy" else build_system(name)
     torch.manual_seed(3)
-    model = Transformer(tiny_config(**system.model_defaults)).double().eval()
+    sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
+    model = Transformer(tiny_config(**sizes, **system.model_defaults)).double().eval()
     with torch.no_grad():
         for info in (model.source_info, model.target_info):
             if info is not None:
@@ -41,10 +42,17 @@ def build(name: str) -> tuple[Transformer, System]:
 MODELS = {name: build(name) for name in NAMES}
 
 
-def trickle(name: str, sources: list[list[int]], dials: list[float], slots: int, seed: int):
+def trickle(
+    name: str,
+    sources: list[list[int]],
+    dials: list[float],
+    slots: int,
+    seed: int,
+    made: tuple[Transformer, System] | None = None,
+) -> list[Record]:
     """All sources through one engine, arriving in random pieces at random times."""
-    model, system = MODELS[name]
-    engine = Engine(model, system, slots=slots, capacity=20)
+    model, system = made or MODELS[name]
+    engine = Engine(model, system, slots=slots, capacity=max(map(len, sources)) + 2)
     draw = random.Random(seed)
     records = [Record() for _ in sources]
     waiting = list(range(len(sources)))
@@ -82,6 +90,27 @@ def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
         assert [event.read for event in record.writes] == path
         # What was read is the source, in order, up to where writing stopped.
         assert [event.token for event in record.reads] == [*source, EOS][: len(record.reads)]
+
+
+@pytest.fixture(scope="module")
+def real_sentences() -> list[list[int]]:
+    """Real German sentences, in subwords."""
+    corpus = Path(__file__).parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
+    lines = [line.split("\t")[0] for line in corpus.read_text("utf-8").splitlines()[:1500]]
+    tokenizer, _ = train_tokenizer(lines, VocabularySpec("bpe", 600))
+    return [tokenizer.encode(line) for line in lines[::15]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_sentences_in_random_company(name: str, real_sentences: list[list[int]]) -> None:
+    """A hundred for each system, thirty at a time, against decoding without caches."""
+    model, system = build(name, vocabulary=600)
+    dials = [1.0 + i % 5 for i in range(len(real_sentences))]
+    records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
+    for source, k, record in zip(real_sentences, dials, records, strict=True):
+        tokens, path = uncached_decode(model, system, source, k)
+        assert [event.token for event in record.writes] == tokens
+        assert [event.read for event in record.writes] == path
 
 
 @settings(max_examples=25, deadline=None)
