@@ -140,6 +140,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file and make it durable."""
     try:
         save_file(tensors, path)
+        path.chmod(0o644)  # as readable as the files beside it
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     except (OSError, SafetensorError) as error:

@@ -35,25 +35,31 @@ def expand_lists(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError:
-        sys.exit("waitinfo: the command line needs: pip install 'waitinfo[cli]'")
-    from waitinfo.cli.commands import app
-
-    try:
-        app(args=expand_lists(sys.argv[1:] if arguments is None else arguments))
+        _run(sys.argv[1:] if arguments is None else arguments)
     except UnicodeEncodeError as error:
-        print(f"waitinfo: the terminal cannot show {error.object[error.start]!a}; use UTF-8 "
-              "(as PYTHONIOENCODING=utf-8)", file=sys.stderr)  # fmt: skip
-        sys.exit(2)
+        letter = error.object[error.start]
+        _fail(f"the terminal cannot show {letter!a}; use UTF-8, as with PYTHONIOENCODING=utf-8")
     except WaitinfoError as error:
-        print(f"waitinfo: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except KeyboardInterrupt:
-        print("waitinfo: stopped", file=sys.stderr)
-        sys.exit(130)
+        _fail("stopped", 130)
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError:
+        raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
+    from waitinfo.cli.commands import app
+
+    app(args=expand_lists(arguments))
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print(f"waitinfo: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -14,7 +14,10 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import TestSet, evaluate_point, write_point
 from waitinfo.systems import check_dial
 
-COLUMNS = ("BLEU", "BLEU_lowercase", "AL", "CW", "AP", "DAL", "early_stop", "info_ratio")
+COLUMNS = {
+    "BLEU": "BLEU", "BLEU_lowercase": "lower", "AL": "AL", "CW": "CW", "AP": "AP", "DAL": "DAL",
+    "early_stop": "early", "info_ratio": "info",
+}  # fmt: skip
 
 
 def run(
@@ -59,7 +62,7 @@ def _numbers(text: str | None) -> list[float | None]:
 
 def _table(name: str, points: list[dict[str, Any]]) -> None:
     table = Table(title=f"{name}: latency in tokens, end-of-sentence counted")
-    for column in (points[0]["dial"] or "", *COLUMNS):
+    for column in (points[0]["dial"] or "", *COLUMNS.values()):
         table.add_column(column, justify="right")
     for point in points:
         dial = "" if point["k"] is None else f"{point['k']:g}"

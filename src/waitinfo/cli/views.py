@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from waitinfo.streaming.stream import Event
 from waitinfo.text.tokenizer import SPACE
 
 STOP = "</s>"
+BYTES = re.compile(r"(<0x[0-9A-F]{2}>)+")  # how the vocabulary spells letters it has no piece for
 
 
 class View:
@@ -104,7 +106,15 @@ def staircase(trace: Sequence[Event]) -> list[tuple[str, str]]:
 def _plain(pieces: str) -> str:
     """Pieces as text; one that goes on a word begins with a hyphen."""
     goes_on = pieces and not pieces.startswith((SPACE, " "))
-    return ("-" if goes_on else "") + pieces.replace(SPACE, " ").strip()
+    text = BYTES.sub(_letters, pieces)
+    return ("-" if goes_on else "") + text.replace(SPACE, " ").strip()
+
+
+def _letters(found: re.Match[str]) -> str:
+    """The letters that pieces of single bytes spell."""
+    return bytes.fromhex(found.group().replace("<0x", "").replace(">", "")).decode(
+        "utf-8", "replace"
+    )
 
 
 def coloured(events: Sequence[Event], colours: bool) -> Text:
