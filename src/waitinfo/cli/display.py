@@ -22,7 +22,7 @@ from waitinfo.training.display import (
     Display,
     LineDisplay,
     Record,
-    format_progress,
+    format_briefly,
     format_validation,
 )
 
@@ -93,7 +93,7 @@ class LiveDisplay(LineDisplay):
 
     def __init__(self) -> None:
         self.bars = RichProgress(
-            TextColumn("{task.fields[line]}"), BarColumn(bar_width=20), console=console
+            BarColumn(bar_width=10), TextColumn("{task.fields[line]}"), console=console
         )
         self.task: Any = None
 
@@ -105,7 +105,7 @@ class LiveDisplay(LineDisplay):
     def progress(self, record: Record) -> None:
         spent, left = record["minutes"], record["minutes_left"] or 0.0
         share = spent / (spent + left) if spent + left else 0.0
-        self.bars.update(self.task, completed=share, line=format_progress(record))
+        self.bars.update(self.task, completed=share, line=format_briefly(record))
 
     def validated(self, record: Record) -> None:
         self.note(f"update {record['update']:,}: {format_validation(record)}")

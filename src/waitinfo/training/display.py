@@ -41,6 +41,15 @@ def format_progress(record: Record) -> str:
     )
 
 
+def format_briefly(record: Record) -> str:
+    """For a line of 80 columns that also has a bar."""
+    return (
+        f"step {record['update']:,} epoch {record['epoch']:.1f} loss {record['loss']:.2f} "
+        f"{record['tokens_per_second'] / 1000:.1f}k tok/s lr {record['lr']:.0e} "
+        f"left {format_minutes(record['minutes_left'])}"
+    )
+
+
 def format_validation(record: Record) -> str:
     bleu = f"  BLEU {record['bleu']:.2f}" if record.get("bleu") is not None else ""
     dial = f" at {record['dial']} = {record['k']:g}" if record.get("dial") else ""

@@ -125,7 +125,7 @@ class Trainer:
     def _loop(self, stream: BatchStream) -> None:
         for item in stream:
             progress = self._progress()
-            if progress >= 1 or self.interrupted or self._should_pause():
+            if progress >= 1 or self._should_stop():
                 return
             self._step(item, progress)
             self._after_update(item)
@@ -141,8 +141,9 @@ class Trainer:
         by_updates = self.update / self.config.updates
         return max(by_updates, self.world.agree(self.clock.progress) if self.clock.limit else 0.0)
 
-    def _should_pause(self) -> bool:
-        return bool(self.clock.pause) and bool(self.world.agree(float(self.clock.paused)))
+    def _should_stop(self) -> bool:
+        """Whether to end this call; all processes must end after the same update."""
+        return bool(self.world.agree(float(self.interrupted or self.clock.paused)))
 
     def _step(self, item: UpdateBatches, progress: float) -> None:
         self.model.train()
