@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = ("k", "CW", "AP", "AL", "DAL", "BLEU", "early_stop")
-MARKS = {"wait-info": "o-", "multipath": "s--", "wait-k": "^:", "full": "D"}
+MARKS = {"wait-info": "o-C3", "multipath": "s--C0", "wait-k": "^:C7"}
 
 
 def points() -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -46,7 +46,9 @@ def draw(found: dict[tuple[str, int], list[dict[str, Any]]]) -> None:
         if name not in MARKS or len(curve) < 2:
             continue
         lags, scores = zip(*((p["AL"], p["BLEU"]) for p in curve), strict=True)
-        axes.plot(lags, scores, MARKS[name], label=f"{name}, seed {seed}", markersize=5)
+        seeds = sum(other == name for other, _ in found)
+        label = f"{name} ({seeds} seed{'s' * (seeds > 1)})" if seed == 1 else None
+        axes.plot(lags, scores, MARKS[name], label=label, markersize=5, linewidth=1.2)
     full = [p["BLEU"] for (name, _), curve in found.items() if name == "full" for p in curve]
     mean = sum(full) / len(full)
     axes.axhline(mean, color="grey", linewidth=1)

@@ -114,10 +114,7 @@ class Trainer:
             self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
         ) as stream:
             self._last_log = time.monotonic()
-            try:
-                self._loop(stream)
-            except KeyboardInterrupt:
-                self.interrupted = True
+            self._loop(stream)
         paused = self.interrupted or self._progress() < 1
         self._finish(paused)
         return {"updates": self.update, "best": self.best, "paused": paused}
