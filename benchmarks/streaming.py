@@ -203,6 +203,32 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
     }
 
 
+def reading_weights(model: Transformer) -> dict[str, float]:
+    """What a step cannot do without: its matrices, read once, as fast as the machine can."""
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    inputs = {m.in_features: torch.randn(1, m.in_features).to(m.weight) for m in linear}
+    best = 0.0
+    with torch.inference_mode():
+        for _ in range(10):
+            began = clock(model)
+            for m in linear:
+                m(inputs[m.in_features])
+            best = max(best, sum(m.weight.nbytes for m in linear) / (clock(model) - began))
+
+    def size(layers: torch.nn.Module, keys_and_values: bool) -> int:
+        """Bytes of matrices, with or without those that project the source for cross-attention."""
+        named = [(n, m) for n, m in layers.named_modules() if isinstance(m, torch.nn.Linear)]
+        return sum(m.weight.nbytes for n, m in named if ("cross.project" in n) is keys_and_values)
+
+    read = size(model.encoder_layers, False) + size(model.decoder_layers, True)
+    write = size(model.decoder_layers, False) + model.target_embedding.weight.nbytes
+    return {
+        "gigabytes_per_second": best / 1e9, "read_megabytes": read / 1e6,
+        "write_megabytes": write / 1e6, "read_ms": 1000 * read / best,
+        "write_ms": 1000 * write / best,
+    }  # fmt: skip
+
+
 def say(title: str, rows: list[str]) -> None:
     print(f"\n{title}")
     for row in rows:
@@ -240,6 +266,13 @@ def main() -> None:
         f"{found['ratio_every_step']:.1f} times as long",
         f"all anew at every WRITE {found['every_write']:.2f} s: "
         f"{found['ratio_every_write']:.1f} times as long",
+    ])  # fmt: skip
+
+    results["weights"] = bound = reading_weights(model)
+    say("   what one stream's steps cannot do without", [
+        f"a READ reads {bound['read_megabytes']:.0f} MB of weights, a WRITE "
+        f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.1f} and {bound['write_ms']:.1f} ms "
+        f"at {bound['gigabytes_per_second']:.0f} GB/s"
     ])  # fmt: skip
 
     results["throughput"] = streams = throughput(model, 3 if few else 30)

@@ -1,4 +1,4 @@
-"""Shared fixtures: tiny models, a small corpus, and the corpora beside the checkout if there."""
+"""Shared fixtures: tiny models and a small corpus."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ from waitinfo.text.prepare import PrepareOptions, prepare
 # Tiny models gain nothing from a second thread, and suffer where the cores are shared.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("the corpora beside the checkout are not here")
-    return SHARED
 
 
 def tiny_config(**changes: object) -> ModelConfig:

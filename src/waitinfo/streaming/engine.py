@@ -74,8 +74,8 @@ class Engine:
         width = capacity + 1
         self.encoder = model.new_caches(config.encoder_layers if self.causal else 0, slots, width)
         self.memory = model.new_caches(config.decoder_layers, slots, width)
-        self.written_capacity = int(length_limit(torch.tensor(capacity))) + 1
-        self.decoder = model.new_caches(config.decoder_layers, slots, self.written_capacity)
+        written = int(length_limit(torch.tensor(capacity))) + 1
+        self.decoder = model.new_caches(config.decoder_layers, slots, written)
         self.has_info = model.source_info is not None
         exact = torch.promote_types(model.source_embedding.weight.dtype, torch.float32)
         self.source_info = torch.ones(slots, width, device=model.device, dtype=exact)

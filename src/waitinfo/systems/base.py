@@ -45,7 +45,6 @@ class Dial:
     default: float
     minimum: float = 1.0
     whole: bool = True  # only whole numbers make sense
-    trained: bool = False  # one model serves one value, fixed when it was trained
     help: str = ""
 
     def check(self, value: float) -> float:

@@ -34,7 +34,7 @@ def lag_path(written: Tensor, k: Tensor | float, catch_up: int = 0) -> Tensor:
 class WaitK(System):
     name = "wait-k"
     summary = "lags k tokens behind the source; one model for each k"
-    dial = Dial("k", 3, trained=True, help="tokens the translation lags behind")
+    dial = Dial("k", 3, help="tokens the translation lags behind")
     Options = WaitKOptions
     options: WaitKOptions
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,23 +41,20 @@ class Batch:
     longest_source: int
 
     def to(self, device: torch.device) -> Batch:
-        tensors = {
-            name: getattr(self, name).to(device, non_blocking=True)
-            for name in ("source", "source_lengths", "target_in", "target_out", "target_lengths")
-        }
-        return Batch(
-            **tensors, pairs=self.pairs, tokens=self.tokens, longest_source=self.longest_source
-        )
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
-        names = ("source", "source_lengths", "target_in", "target_out", "target_lengths")
-        tensors = {name: getattr(self, name).pin_memory() for name in names}
-        return Batch(
-            **tensors, pairs=self.pairs, tokens=self.tokens, longest_source=self.longest_source
-        )
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        tensors: dict[str, Any] = {
+            n: change(t) for n, t in vars(self).items() if isinstance(t, Tensor)
+        }
+        return replace(self, **tensors)
 
 
-def _round_up(number: int) -> int:
+def _round_up(number: Any) -> Any:
+    """A number, or an array of them, up to the next multiple."""
     return -(-number // MULTIPLE) * MULTIPLE
 
 
@@ -110,7 +108,7 @@ def plan_epoch(split: Split, budget: int, seed: int, epoch: int) -> list[Ints]:
     # A stable sort keeps the shuffled order among pairs of one length.
     by_length = np.lexsort((split.target_lengths[order], longest))
     order = order[by_length]
-    longest = -(-longest[by_length] // MULTIPLE) * MULTIPLE
+    longest = _round_up(longest[by_length])
     batches = []
     start = 0
     while start < len(order):

@@ -80,7 +80,6 @@ class Trainer:
         self.clock = Clock(self.config)
         self.update = 0  # updates done
         self.best: float | None = None
-        self.best_update = 0
         self.interrupted = False
         self.validated_at = -1
         self._saved_at = time.monotonic()
@@ -115,7 +114,7 @@ class Trainer:
         ) as stream:
             self._last_log = time.monotonic()
             self._loop(stream)
-        paused = self.interrupted or self._progress() < 1
+        paused = self._progress() < 1
         self._finish(paused)
         return {"updates": self.update, "best": self.best, "paused": paused}
 
@@ -241,8 +240,8 @@ class Trainer:
         if self.world.leads:
             self.averaged.load_weights(self.average.weights())
             found = self.validator(self.averaged)
-            by_bleu = self.config.best_by == "bleu" and found.bleu is not None
-            score = found.bleu if by_bleu and found.bleu is not None else -found.loss
+            bleu = found.bleu if self.config.best_by == "bleu" else None
+            score = -found.loss if bleu is None else bleu
             improved = self.best is None or score > self.best
             record = {
                 "update": self.update,
@@ -254,7 +253,7 @@ class Trainer:
                 "minutes": round(self.clock.spent / 60, 4),
             }
             if improved:
-                self.best, self.best_update = score, self.update
+                self.best = score
                 self._save_averaged("best")
             self.metrics.add(record)
             self.display.validated(record)
@@ -288,7 +287,6 @@ class Trainer:
             state = {
                 "spent": self.clock.spent,
                 "best": self.best,
-                "best_update": self.best_update,
                 "durations": self.clock.durations,
             }
             tensors = {
@@ -334,7 +332,6 @@ class Trainer:
         self.average.load(checkpoint.tensors["average"], checkpoint.update)
         self.update = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.best_update = checkpoint.state["best_update"]
         self.clock = Clock(self.config, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
         self.metrics.rewind(self.update)
