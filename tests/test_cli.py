@@ -95,9 +95,21 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
     low, high = (
         json.loads((tmp_path / "points" / f"wait-info-{k}.json").read_text()) for k in "13"
     )
-    assert low["AL"] < high["AL"] and low["sentences"] == 30
-    assert "BLEU_signature" in low and len(low["source"]["sha256"]) == 64
-    assert len((tmp_path / "points" / "wait-info-1.txt").read_text().splitlines()) == 30
+    assert low["paper"]["AL"] < high["paper"]["AL"] and low["test"]["sentences"] == 30
+    assert "BLEU_signature" in low["quality"] and len(low["test"]["source"]["sha256"]) == 64
+    texts = tmp_path / "points" / "wait-info-1" / "hypotheses.txt"
+    assert len(texts.read_text().splitlines()) == 30
+    assert "profile paper" in done.stdout and "profile word" in done.stdout
+
+    again = waitinfo(
+        "evaluate", "--model", run, "--source", tmp_path / "x", "--reference", tmp_path / "y",
+        "--k", "1", "--ending", "allow", "--out", tmp_path / "points",
+    )  # fmt: skip
+    assert again.returncode == 2 and "holds a point of another ending" in again.stderr
+
+    drawn = waitinfo("compare", tmp_path / "points", "--out", tmp_path / "c.svg", "--at", "2,3")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "interpolated" in drawn.stdout and "<svg" in (tmp_path / "c.svg").read_text()
 
 
 @pytest.mark.parametrize(

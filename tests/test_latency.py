@@ -1,41 +1,65 @@
-"""Latency by hand: the worked cases, and properties."""
+"""Latency metrics by hand, by brute force, and by properties."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waitinfo.evaluation.latency import (
+    METRICS,
+    PROFILES,
+    Lags,
     average_lagging,
     average_proportion,
+    average_token_delay,
     consecutive_wait,
     corpus_latency,
     differentiable_average_lagging,
+    length_adaptive_average_lagging,
+    sentence_latency,
+    yet_another_average_lagging,
 )
-from waitinfo.streaming.decoder import Hypothesis
+
+PAPER, WORD = PROFILES["paper"], PROFILES["word"]
 
 
 def wait_k(k: int, source: int, target: int) -> list[int]:
     return [min(k + i, source) for i in range(target)]
 
 
+@st.composite
+def translations(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """Delays, source length, reference length; the source need not be read to its end."""
+    source = draw(st.integers(1, 12))
+    delays = sorted(draw(st.lists(st.integers(1, source), min_size=1, max_size=15)))
+    return delays, source, draw(st.integers(1, 15))
+
+
+# By hand: wait-3 on ten words, ten of them in the reference.
+
+
 @pytest.mark.parametrize(
-    ("written", "al", "dal", "ap"),
-    [(10, 3.0, 3.0, 0.72), (15, 4.17, 4.71, 0.81), (7, 1.71, 3.0, 0.60)],
+    ("written", "al_reference", "al", "laal", "dal", "ap"),
+    [
+        (10, 3.0, 3.0, 3.0, 3.0, 0.72),
+        (15, 3.0, 4.17, 4.17, 4.71, 0.81),
+        (7, 3.0, 1.71, 3.0, 3.0, 0.60),
+    ],
 )
-def test_wait_3_on_ten_words(written: int, al: float, dal: float, ap: float) -> None:
-    delays = wait_k(3, 10, written)
-    assert average_lagging(delays, 10) == pytest.approx(al, abs=0.005)
-    assert differentiable_average_lagging(delays, 10) == pytest.approx(dal, abs=0.005)
-    assert average_proportion(delays, 10) == pytest.approx(ap, abs=0.005)
-
-
-@given(st.integers(1, 9), st.integers(9, 30))
-def test_wait_k_on_equal_lengths_lags_k(k: int, length: int) -> None:
-    delays = wait_k(k, length, length)
-    assert average_lagging(delays, length) == pytest.approx(k)
-    assert differentiable_average_lagging(delays, length) == pytest.approx(k)
+def test_wait_3_on_ten_words(
+    written: int, al_reference: float, al: float, laal: float, dal: float, ap: float
+) -> None:
+    lags = Lags(wait_k(3, 10, written), 10, 10)
+    word, paper = sentence_latency(lags, WORD), sentence_latency(lags, PAPER)
+    assert word["AL"] == pytest.approx(al_reference, abs=0.005)
+    assert paper["AL"] == pytest.approx(al, abs=0.005)
+    assert word["LAAL"] == paper["LAAL"] == pytest.approx(laal, abs=0.005)
+    assert word["DAL"] == paper["DAL"] == pytest.approx(dal, abs=0.005)
+    assert paper["AP"] == pytest.approx(ap, abs=0.005)
+    assert word["AP"] == pytest.approx(ap * written / 10, abs=0.006)
 
 
 def test_consecutive_wait() -> None:
@@ -43,24 +67,173 @@ def test_consecutive_wait() -> None:
     assert consecutive_wait([7, 7, 7]) == 7
 
 
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=15))
-def test_bounds(delays: list[int]) -> None:
-    delays = sorted(delays)
-    assert 0 < average_proportion(delays, 12) <= 1
-    # Every token's DAL clock is at least its delay.
-    assert (
-        differentiable_average_lagging(delays, 12)
-        >= sum(d - i * 12 / len(delays) for i, d in enumerate(delays)) / len(delays) - 1e-9
+def test_average_token_delay_by_hand() -> None:
+    # Two words read, two written, two read, two written: targets end at 3, 4, 5, 6 and pair with
+    # sources that end at 1, 2, 3, 4.
+    assert average_token_delay([2, 2, 4, 4]) == 2
+    # Three written after one word: they end at 2, 3, 4 and pair with 1, 1, 1; the fourth is written
+    # after the second word, at 4 (the voice is still busy), ends at 5, and pairs with 4 - (3 - 1).
+    assert average_token_delay([1, 1, 1, 2]) == pytest.approx((1 + 2 + 3 + 3) / 4)
+
+
+def test_yaal_leaves_the_tail_out() -> None:
+    # Of 1, 2, 4, 4 with four words the first two came before the end: lags 1 - 0 and 2 - 1.
+    assert yet_another_average_lagging([1, 2, 4, 4], 4, 4) == 1
+    assert average_lagging([1, 2, 4, 4], 4, 4) == pytest.approx((1 + 1 + 2) / 3)
+    assert yet_another_average_lagging([4, 4, 4, 4], 4, 4) is None
+
+
+# By brute force: the published definitions written out, in exact arithmetic.
+
+
+def literal_al(delays: list[int], source: int, target: int, cut: bool = True) -> Fraction:
+    rate = Fraction(target, source)
+    stop = next((i for i, g in enumerate(delays, 1) if g == source), len(delays))
+    terms = [g - Fraction(i - 1) / rate for i, g in enumerate(delays, 1)]
+    terms = terms[:stop] if cut else terms
+    return sum(terms, Fraction(0)) / len(terms)
+
+
+def literal_dal(delays: list[int], source: int) -> Fraction:
+    rate = Fraction(len(delays), source)
+
+    def g_prime(i: int) -> Fraction:
+        if i == 1:
+            return Fraction(delays[0])
+        return max(Fraction(delays[i - 1]), g_prime(i - 1) + 1 / rate)
+
+    terms = [g_prime(i) - Fraction(i - 1) / rate for i in range(1, len(delays) + 1)]
+    return sum(terms, Fraction(0)) / len(terms)
+
+
+def literal_atd(delays: list[int]) -> Fraction:
+    """ATD from its paper's definition, chunk by chunk, with one tick a token on both sides."""
+    boundaries = sorted(set(delays))
+    source_chunks = [b - a for a, b in zip([0, *boundaries], boundaries, strict=False)]
+    target_chunks = [delays.count(b) for b in boundaries]
+    end = 0
+    terms = []
+    t = 0
+    for c in range(len(boundaries)):
+        for _ in range(target_chunks[c]):
+            t += 1
+            end = max(end, sum(source_chunks[: c + 1])) + 1
+            s = t - max(0, sum(target_chunks[:c]) - sum(source_chunks[:c]))
+            a = min(s, sum(source_chunks[: c + 1]))
+            terms.append(end - a)
+    return Fraction(sum(terms), len(terms))
+
+
+@given(translations())
+def test_metrics_equal_their_definitions(case: tuple[list[int], int, int]) -> None:
+    delays, source, reference = case
+    longer = max(reference, len(delays))
+    assert average_lagging(delays, source, reference) == pytest.approx(
+        float(literal_al(delays, source, reference))
+    )
+    assert length_adaptive_average_lagging(delays, source, reference) == pytest.approx(
+        float(literal_al(delays, source, longer))
+    )
+    assert differentiable_average_lagging(delays, source) == pytest.approx(
+        float(literal_dal(delays, source))
+    )
+    assert average_token_delay(delays) == pytest.approx(float(literal_atd(delays)))
+    before = [g for g in delays if g < source]
+    found = yet_another_average_lagging(delays, source, reference)
+    if before:
+        rate = Fraction(longer, source)
+        lags = [g - Fraction(i) / rate for i, g in enumerate(before)]
+        assert found == pytest.approx(float(sum(lags, Fraction(0)) / len(before)))
+    else:
+        assert found is None
+
+
+# Properties
+
+
+@given(st.integers(1, 9), st.integers(9, 30))
+def test_wait_k_on_equal_lengths_lags_k(k: int, length: int) -> None:
+    lags = Lags(wait_k(k, length, length), length, length)
+    for profile in (PAPER, WORD):
+        found = sentence_latency(lags, profile)
+        assert found["AL"] == found["LAAL"] == found["DAL"] == pytest.approx(k)
+
+
+@given(translations())
+def test_bounds(case: tuple[list[int], int, int]) -> None:
+    delays, source, reference = case
+    found = sentence_latency(Lags(delays, source, reference), PAPER)
+    assert 0 < found["AP"] <= 1
+    assert 1 <= found["CW"] <= source
+    # Every unit's DAL clock is at least its delay.
+    uncut = literal_al(delays, source, len(delays), cut=False)
+    assert found["DAL"] >= float(uncut) - 1e-9
+    # A longer reference can only raise the lag.
+    assert found["LAAL"] >= found["AL"] - 1e-9
+    assert found["DAL"] <= source + 1e-9
+
+
+@given(translations(), st.data())
+def test_more_reading_never_lowers_latency(case: tuple, data: st.DataObject) -> None:
+    """Read on before one unit (and so before all after it), the source not complete any sooner."""
+    delays, source, reference = case
+    place = data.draw(st.integers(0, len(delays) - 1))
+    least = data.draw(st.integers(1, source))
+    later = [max(g, least) if i >= place else g for i, g in enumerate(delays)]
+    assert average_proportion(later, source, reference) >= average_proportion(
+        delays, source, reference
+    )
+    before = differentiable_average_lagging(delays, source)
+    assert differentiable_average_lagging(later, source) >= before - 1e-9
+    complete = [next((i for i, g in enumerate(d) if g >= source), None) for d in (delays, later)]
+    if complete[0] == complete[1]:
+        lag = average_lagging(delays, source, reference)
+        assert average_lagging(later, source, reference) >= lag - 1e-9
+
+
+def test_reading_on_can_lower_al_by_ending_its_sum_early() -> None:
+    """Why the property above needs its condition: a known pitfall of AL."""
+    sooner = [1, *[9] * 5, *[10] * 34]
+    later = [1, *[10] * 39]  # reads one more word before five units
+    assert average_lagging(later, 10, 40) == pytest.approx((1 + 9.75) / 2)
+    assert average_lagging(sooner, 10, 40) == pytest.approx(50.75 / 7)
+    assert differentiable_average_lagging(later, 10) > differentiable_average_lagging(sooner, 10)
+
+
+# Degenerate sentences
+
+
+def test_one_unit() -> None:
+    for profile in (PAPER, WORD):
+        found = sentence_latency(Lags([1], 1, 1), profile)
+        expected = {"CW": 1, "AP": 1, "AL": 1, "LAAL": 1, "DAL": 1, "ATD": 1, "YAAL": None}
+        assert found == expected
+
+
+def test_source_shorter_than_k_is_read_whole() -> None:
+    found = sentence_latency(Lags(wait_k(9, 4, 4), 4, 4), WORD)
+    assert (found["AL"], found["CW"], found["AP"], found["YAAL"]) == (4, 4, 1, None)
+
+
+def test_over_generation_lowers_no_length_adaptive_lag() -> None:
+    right, twice = wait_k(3, 10, 10), wait_k(3, 10, 20)
+    assert average_proportion(twice, 10, 10) > 1  # `word`: not a proportion any more
+    assert length_adaptive_average_lagging(twice, 10, 10) > length_adaptive_average_lagging(
+        right, 10, 10
     )
 
 
-def test_corpus_means_are_unweighted() -> None:
-    def hypothesis(path: list[int], source: int) -> Hypothesis:
-        return Hypothesis([5] * (len(path) - 1), path, source, [], [], True)
+def test_computation_beyond_the_source() -> None:
+    """With computation counted, the first word may come after the source is over."""
+    assert average_lagging([1200.0, 1300.0], 1000.0, 2) == 1200
 
-    found = corpus_latency([hypothesis([3, 4, 4], 4), hypothesis([1, 2], 9)])
-    assert found["AL"] == pytest.approx(
-        (average_lagging([3, 4, 4], 4) + average_lagging([1, 2], 9)) / 2
-    )
-    assert found["early_stop"] == 0.5
-    assert found["target_per_source"] == pytest.approx(5 / 13)
+
+def test_an_empty_translation_has_no_latency_and_means_are_unweighted() -> None:
+    empty = Lags([], 4, 3)
+    assert sentence_latency(empty, WORD) == dict.fromkeys(METRICS)
+    short, long = Lags([3, 4, 4], 4, 3), Lags([1, 2], 9, 2)
+    found = corpus_latency([short, empty, long], WORD)
+    both = [sentence_latency(lags, WORD) for lags in (short, long)]
+    for metric in METRICS:
+        assert found[metric] == pytest.approx((both[0][metric] + both[1][metric]) / 2)
+    assert corpus_latency([empty], WORD) == dict.fromkeys(METRICS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_pairs
-from waitinfo.evaluation.latency import corpus_latency
+from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
 from waitinfo.folder import load_model
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.text.corpus import Corpus
@@ -53,7 +53,8 @@ def accuracy_and_lag(run: Path, corpus: Corpus, k: float) -> tuple[float, float]
         gold = corpus.vocabulary.target.encode(pair.target)
         right += sum(a == b for a, b in zip(gold, hypothesis.tokens, strict=False))
         total += len(gold)
-    return right / total, corpus_latency(found)["AL"]
+    lags = [Lags(h.path, h.source_length, len(h.path)) for h in found]
+    return right / total, corpus_latency(lags, PROFILES["paper"])["AL"]
 
 
 def learn(corpus: Path, out: Path, system: dict) -> Path:

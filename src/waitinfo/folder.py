@@ -7,6 +7,7 @@ into pieces `name@0`, `name@1`, …
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -222,3 +223,13 @@ def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> Loade
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
     return LoadedModel(model, system, Vocabulary.load(folder), folder)
+
+
+def fingerprint(folder: Path) -> str:
+    """A checksum of all that decides what a model writes: settings, vocabularies and weights."""
+    digest = hashlib.sha256()
+    for path in sorted([folder / CONFIG, *folder.glob("*.model"), *folder.glob("*.safetensors")]):
+        digest.update(path.name.encode())
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

@@ -208,18 +208,91 @@ def evaluate(
     k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
     ending: Annotated[str, typer.Option(help="guard or allow.")] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
-    name: Annotated[str | None, typer.Option(help="Name of the system in file names.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the curve [default: the system's].")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="What to write at the point in a plot [default: k].")
+    ] = None,
     save_text: Annotated[
-        bool, typer.Option("--save-text/--no-save-text", help="Keep the translations.")
+        bool,
+        typer.Option("--save-text/--no-save-text", help="Keep translations and instances.log."),
     ] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Do points anew that are there already.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Words a second: measure latency with computation at this pace too."),
+    ] = None,
+    timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
+    comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
 ) -> None:
-    """Score a model on a test set: BLEU and latency, one point for each dial value.
+    """Score a model on a test set: quality and latency, one point for each dial value.
 
-    Example:
+    Writes for every point NAME-K.json with all metrics, and a folder NAME-K with the translations
+    and the `instances.log` that SimulEval reads. Started again, it goes on where it was stopped.
+
+    Examples:
 
         waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
-    """
-    from waitinfo.cli.evaluate import run
 
-    run(model, source, reference, out, k, ending, beam, name, save_text, device)
+        waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
+    """
+    from waitinfo.cli.evaluate import Request, run
+
+    run(
+        Request(
+            model, source, reference, out, k, ending, beam, name, label, save_text, overwrite,
+            rate, timed, comet, device,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def compare(
+    results: Annotated[Paths, typer.Argument(help="Folders or JSON files made by evaluate.")],
+    out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None,
+    x: Annotated[str, typer.Option(help="Latency across, as paper.AL or word.LAAL.")] = "paper.AL",
+    y: Annotated[
+        str | None,
+        typer.Option(help="Quality upwards: BLEU, BLEU_lowercase, chrF, … [default: BLEU]."),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Latencies to read off, as 3,5,8 [default: round ones].")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Curve that others are compared with [default: the first].")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="These curves in this order, as wait-info,multipath.")
+    ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(help="Lay the paper's figures beside: 'de-en base', 'en-vi small', …"),
+    ] = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Test differences for significance (bootstrap).")
+    ] = False,
+    labels: Annotated[
+        bool, typer.Option("--labels/--no-labels", help="Write dial values at the points.")
+    ] = True,
+    title: Annotated[str, typer.Option(help="Title of the figure.")] = "",
+) -> None:
+    """Compare systems: curves, quality at equal latency, area between curves.
+
+    Points of one name are a curve. Points with the same settings from several runs (seeds) are
+    averaged, and the band shows their spread; for a single run it is the bootstrap interval.
+
+    Examples:
+
+        waitinfo compare results --out curves.svg
+
+        waitinfo compare results --x word.LAAL --y chrF --at 3,5,8 --baseline multipath
+
+        waitinfo compare results --published 'de-en base' --out curves.png
+    """
+    from waitinfo.cli.compare import Request, run
+
+    run(Request(results, out, x, y, at, baseline, only, published, paired, labels, title))

@@ -71,6 +71,11 @@ def progress_bar() -> Iterator[Progress]:
         progress._complete()
 
 
+def note(text: str) -> None:
+    """A line for the person at the terminal, apart from the output."""
+    console.print(text, markup=False)
+
+
 def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:
     train, dev = manifest["splits"]["train"], manifest["splits"]["dev"]
     vocabulary = manifest["vocabulary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,61 +12,144 @@ from rich.table import Table
 from waitinfo.cli.display import progress_bar
 from waitinfo.cli.loading import check_beam, load
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.evaluate import TestSet, evaluate_point, write_point
+from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
+from waitinfo.evaluation.instances import read_instances
+from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
+from waitinfo.evaluation.output import Output, Point
+from waitinfo.evaluation.quality import COMET_MODEL, RESAMPLES, comet, load_comet
+from waitinfo.progress import Progress
 from waitinfo.systems import check_dial
 
-COLUMNS = {
-    "BLEU": "BLEU", "BLEU_lowercase": "lower", "AL": "AL", "CW": "CW", "AP": "AP", "DAL": "DAL",
-    "early_stop": "early", "info_ratio": "info",
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    model: Path
+    source: Path
+    reference: Path
+    out: Path
+    k: str | None
+    ending: str
+    beam: int
+    name: str | None
+    label: str | None
+    save_text: bool
+    overwrite: bool
+    rate: float | None
+    timed: int
+    comet: bool
+    device: str
 
 
-def run(
-    model: Path,
-    source: Path,
-    reference: Path,
-    out: Path,
-    k: str | None,
-    ending: str,
-    beam: int,
-    name: str | None,
-    save_text: bool,
-    device: str,
-) -> None:
-    if out.exists() and not out.is_dir():
-        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
-    test = TestSet.read(source, reference)
-    loaded = load(model, device)
-    check_beam(loaded.system, beam)
-    if name and ("/" in name or name.startswith(".")):
-        raise WaitinfoError(f"--name {name}: must be a plain file name")
-    dials = [check_dial(loaded.system, value) for value in _numbers(k)]
-    name = name or loaded.system.name
-    points = []
+def run(request: Request) -> None:
+    output = Output(request.out, request.save_text, request.overwrite)
+    test = TestSet.read(request.source, request.reference)
+    if request.name and ("/" in request.name or request.name.startswith(".")):
+        raise WaitinfoError(f"--name {request.name}: must be a plain file name")
+    timing = None if request.rate is None else Timing(request.rate, request.timed)
+    if request.comet and not request.save_text:
+        raise WaitinfoError("--comet: scores the saved text; leave --no-save-text out")
+    if request.comet:
+        load_comet(COMET_MODEL)
+    loaded = load(request.model, request.device)
+    check_beam(loaded.system, request.beam)
+    decodings = [
+        Decoding(check_dial(loaded.system, k), request.ending, request.beam)
+        for k in numbers("--k", request.k)
+    ]
+    output.prepare()
+    evaluation = Evaluation(loaded, test, request.name)
     with progress_bar() as progress:
-        for dial in dials:
-            point, texts = evaluate_point(loaded, test, dial, ending, beam, progress)
-            suffix = f"-{dial:g}" if loaded.system.dial else ""
-            write_point(out, f"{name}{suffix}", point, texts if save_text else None)
-            points.append(point)
-    _table(name, points)
+        points = [_point(evaluation, d, output, timing, request, progress) for d in decodings]
+    _tables(evaluation.name, points)
 
 
-def _numbers(text: str | None) -> list[float | None]:
+def _point(
+    evaluation: Evaluation,
+    decoding: Decoding,
+    output: Output,
+    timing: Timing | None,
+    request: Request,
+    progress: Progress,
+) -> Point:
+    point = evaluate_point(evaluation, decoding, output, timing, RESAMPLES, progress)
+    stem = evaluation.stem(decoding)
+    changed = request.label is not None and point.get("label") != request.label
+    if changed:
+        point["label"] = request.label
+    if request.comet and "COMET" not in point["quality"]:
+        texts = [found["prediction"] for found in read_instances(output.folder / stem)]
+        test = evaluation.test
+        gpus = int(request.device.startswith("cuda"))
+        point["quality"]["COMET"] = comet(test.sources, texts, test.references, gpus=gpus)
+        point["quality"]["COMET_signature"] = COMET_MODEL
+        changed = True
+    if changed:
+        output.write(stem, point)
+    return point
+
+
+def numbers(option: str, text: str | None) -> list[float | None]:
+    """`1,3,5` as numbers, each once; [None] where nothing was given."""
     if text is None:
         return [None]
     try:
         return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
-        raise WaitinfoError(f"--k {text}: give numbers separated by commas, as 1,3,5") from None
+        raise WaitinfoError(
+            f"{option} {text}: give numbers separated by commas, as 1,3,5"
+        ) from None
 
 
-def _table(name: str, points: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{name}: latency in tokens, end-of-sentence counted")
-    for column in (points[0]["dial"] or "", *COLUMNS.values()):
+def _tables(name: str, points: list[Point]) -> None:
+    dial = points[0]["dial"] or ""
+    quality = [
+        {
+            "BLEU": p["quality"]["BLEU"],
+            "±": p["quality"].get("BLEU_interval"),
+            "lower": p["quality"]["BLEU_lowercase"],
+            "chrF": p["quality"]["chrF"],
+            "COMET": p["quality"].get("COMET"),
+            "early %": 100 * p["early_stop"],
+            "length": p["length_ratio"],
+            "empty": p["empty"],
+            "info": p["info_ratio"],
+        }
+        for p in points
+    ]
+    _table(f"{name}: quality", dial, points, quality)
+    for profile in PROFILES.values():
+        title = f"latency, profile {profile.name}: {profile.unit}, {profile.summary}"
+        _table(title, dial, points, [{m: p[profile.name][m] for m in METRICS} for p in points])
+    timed = [p["timed"] for p in points]
+    if all(timed):
+        rate = timed[0]["words_per_second"]
+        rows = [
+            {
+                **{f"{m}": t["computation_aware_ms"][m] for m in TIMED},
+                "ms a word": t["ms_per_source_word"],
+                "95th": t["ms_per_source_word_95th"],
+            }
+            for t in timed
+        ]
+        _table(f"latency in ms, computation counted, at {rate:g} words a second",
+               dial, points, rows)  # fmt: skip
+
+
+def _table(title: str, dial: str, points: list[Point], rows: list[dict[str, Any]]) -> None:
+    """Rows by dial value; columns that no row has a value for are left out."""
+    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    table = Table(title=title, title_justify="left")
+    for column in (dial, *columns):
         table.add_column(column, justify="right")
-    for point in points:
-        dial = "" if point["k"] is None else f"{point['k']:g}"
-        values = ("-" if point[c] is None else f"{point[c]:.2f}" for c in COLUMNS)
-        table.add_row(dial, *values)
+    for point, row in zip(points, rows, strict=True):
+        value = "" if point["k"] is None else f"{point['k']:g}"
+        table.add_row(value, *(_cell(row[column]) for column in columns))
     Console().print(table)
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.2f}"

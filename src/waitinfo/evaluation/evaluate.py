@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import waitinfo
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.latency import corpus_latency
-from waitinfo.evaluation.quality import bleu
-from waitinfo.folder import LoadedModel
+from waitinfo.evaluation.instances import write_instances
+from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
+from waitinfo.evaluation.output import FORMAT, Output, Partial, Point
+from waitinfo.evaluation.quality import RESAMPLES, quality
+from waitinfo.evaluation.timing import timed_latency
+from waitinfo.evaluation.trace import WordTrace, word_trace
+from waitinfo.folder import LoadedModel, fingerprint
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder, Hypothesis
+from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256
 
 
 @dataclass(frozen=True)
 class TestSet:
     """Sources and references, line by line."""
+
+    __test__ = False  # not a test for pytest
 
     source: Path
     reference: Path
@@ -36,7 +44,174 @@ class TestSet:
         for number, pair in enumerate(pairs, 1):
             if not pair.target.strip():
                 raise WaitinfoError(f"{reference}, line {number}: the reference is empty")
+            if not pair.source.strip():
+                raise WaitinfoError(f"{source}, line {number}: the sentence is empty")
         return cls(source, reference, [p.source for p in pairs], [p.target for p in pairs])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "source": {"file": self.source.name, "sha256": sha256(self.source)},
+            "reference": {"file": self.reference.name, "sha256": sha256(self.reference)},
+            "sentences": len(self.sources),
+        }
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a test set is translated."""
+
+    k: float
+    ending: str = "guard"
+    beam: int = 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How latency with computation is measured."""
+
+    rate: float  # words a second
+    sentences: int  # as many of the test set, spread evenly
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0:
+            raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words a second")
+        if self.sentences < 1:
+            raise WaitinfoError(f"--timed {self.sentences}: must be at least 1")
+
+    def choose(self, count: int) -> list[int]:
+        wanted = min(count, self.sentences)
+        return [number * count // wanted for number in range(wanted)]
+
+
+class Evaluation:
+    """A model on a test set; what is the same for all points is done once."""
+
+    def __init__(self, loaded: LoadedModel, test: TestSet, name: str | None = None) -> None:
+        self.loaded, self.test = loaded, test
+        self.name = name or loaded.system.name
+        encode = loaded.vocabulary.source.encode
+        self.tokenized = [encode(text) for text in test.sources]
+        self.reference_tokens = [len(loaded.vocabulary.target.encode(t)) for t in test.references]
+
+    @cached_property
+    def model_facts(self) -> dict[str, Any]:
+        return {
+            "folder": self.loaded.folder.resolve().name,
+            "sha256": fingerprint(self.loaded.folder),
+            "parameters": self.loaded.model.parameter_count(),
+        }
+
+    def settings(self, decoding: Decoding) -> dict[str, Any]:
+        """Everything a point's translations depend on: two points with the same are the same."""
+        system = self.loaded.system
+        return {
+            "system": system.name,
+            "options": asdict(system.options),
+            "k": decoding.k if system.dial else None,
+            "ending": decoding.ending,
+            "beam": decoding.beam,
+            "model": self.model_facts["sha256"],
+            "source": self.test.facts["source"]["sha256"],
+            "reference": self.test.facts["reference"]["sha256"],
+        }
+
+    def stem(self, decoding: Decoding) -> str:
+        """The file name of a point."""
+        return f"{self.name}-{decoding.k:g}" if self.loaded.system.dial else self.name
+
+    # Translating
+
+    def translate(
+        self, decoding: Decoding, partial: Partial | None = None, progress: Progress | None = None
+    ) -> list[Hypothesis]:
+        """The whole test set, without what has been translated already."""
+        progress = progress or Silent()
+        dial = self.loaded.system.dial
+        title = f"{self.name} {dial.name} = {decoding.k:g}" if dial else self.name
+        progress.stage(title, len(self.tokenized))
+        found = dict(partial.found) if partial else {}
+        missing = [i for i in range(len(self.tokenized)) if i not in found]
+        for number, hypothesis in self._results([self.tokenized[i] for i in missing], decoding):
+            found[missing[number]] = hypothesis
+            if partial:
+                partial.add(missing[number], hypothesis)
+            progress.advance(len(found))
+        return [found[i] for i in range(len(self.tokenized))]
+
+    def _results(
+        self, sentences: Sequence[list[int]], decoding: Decoding
+    ) -> Iterator[tuple[int, Hypothesis]]:
+        if decoding.beam > 1:
+            return BeamDecoder(self.loaded.model, decoding.beam).results(sentences)
+        decoder = Decoder(self.loaded.model, self.loaded.system, decoding.ending)
+        return decoder.results(sentences, decoding.k)
+
+    # Scoring
+
+    def traces(self, found: Sequence[Hypothesis]) -> list[WordTrace]:
+        return [
+            word_trace(self.loaded.vocabulary, source, hypothesis)
+            for source, hypothesis in zip(self.test.sources, found, strict=True)
+        ]
+
+    def score(
+        self,
+        decoding: Decoding,
+        found: Sequence[Hypothesis],
+        traces: Sequence[WordTrace],
+        resamples: int = RESAMPLES,
+    ) -> Point:
+        """All metrics of a point."""
+        references = self.test.references
+        tokens = [
+            Lags(h.path, h.source_length, length + 1)
+            for h, length in zip(found, self.reference_tokens, strict=True)
+        ]
+        words = [
+            Lags(trace.delays, trace.source_words, len(reference.split()))
+            for trace, reference in zip(traces, references, strict=True)
+        ]
+        system, dial = self.loaded.system, self.loaded.system.dial
+        return {
+            "format": FORMAT,
+            "waitinfo": waitinfo.__version__,
+            "name": self.name,
+            "system": system.name,
+            "dial": dial.name if dial else None,
+            "k": decoding.k if dial else None,
+            "quality": quality([trace.text for trace in traces], references, resamples),
+            "paper": corpus_latency(tokens, PROFILES["paper"]),
+            "word": corpus_latency(words, PROFILES["word"]),
+            "early_stop": sum(h.stopped_early for h in found) / len(found),
+            "cut_off": sum(not h.ended for h in found) / len(found),
+            "empty": sum(not trace.words for trace in traces),
+            "length_ratio": sum(len(t.words) for t in traces)
+            / sum(lags.reference for lags in words),
+            "target_per_source": sum(len(h.path) for h in found) / sum(x.source for x in tokens),
+            "info_ratio": info_ratio(found),
+            "test": self.test.facts,
+            "model": self.model_facts,
+            "settings": self.settings(decoding),
+        }
+
+    def time(
+        self, decoding: Decoding, timing: Timing, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """Computation-aware latency of one live stream."""
+        progress = progress or Silent()
+        chosen = timing.choose(len(self.test.sources))
+        progress.stage(f"{self.name}, one stream", len(chosen))
+        capacity = max(len(self.tokenized[i]) for i in chosen) + 2
+        translator = Translator(self.loaded, streams=1, capacity=capacity, ending=decoding.ending)
+        return timed_latency(
+            translator,
+            [self.test.sources[i] for i in chosen],
+            [self.test.references[i] for i in chosen],
+            decoding.k,
+            timing.rate,
+            progress.advance,
+        )
 
 
 def info_ratio(found: Sequence[Hypothesis]) -> float | None:
@@ -49,48 +224,35 @@ def info_ratio(found: Sequence[Hypothesis]) -> float | None:
 
 
 def evaluate_point(
-    loaded: LoadedModel,
-    test: TestSet,
-    k: float,
-    ending: str = "guard",
-    beam: int = 1,
+    evaluation: Evaluation,
+    decoding: Decoding,
+    output: Output,
+    timing: Timing | None = None,
+    resamples: int = RESAMPLES,
     progress: Progress | None = None,
-) -> tuple[dict[str, Any], list[str]]:
-    """Translate a test set at one dial value; returns the scores and the translations."""
-    progress = progress or Silent()
-    tokenized = [loaded.vocabulary.source.encode(text) for text in test.sources]
-    dial = loaded.system.dial
-    progress.stage(f"{dial.name} = {k:g}" if dial else "full sentences", len(tokenized))
+) -> Point:
+    """Translate, score and write one point, or what is left of it to do."""
+    output.prepare()
+    stem, settings = evaluation.stem(decoding), evaluation.settings(decoding)
+    if point := output.finished(stem, settings, timing is not None):
+        return point
     began = time.monotonic()
-    if beam > 1:
-        found = BeamDecoder(loaded.model, beam).decode(tokenized, progress.advance)
-    else:
-        decoder = Decoder(loaded.model, loaded.system, ending)
-        found = decoder.decode(tokenized, k, progress.advance)
-    seconds = time.monotonic() - began
-    texts = [loaded.vocabulary.target.decode(hypothesis.tokens) for hypothesis in found]
-    cased, lowered = bleu(texts, test.references), bleu(texts, test.references, lowercase=True)
-    point = {
-        "system": loaded.system.name,
-        "dial": dial.name if dial else None,
-        "k": k if dial else None,
-        "ending": ending,
-        "beam": beam,
-        "BLEU": cased.score,
-        "BLEU_signature": cased.signature,
-        "BLEU_lowercase": lowered.score,
-        **corpus_latency(found),
-        "info_ratio": info_ratio(found),
-        "sentences": len(texts),
-        "seconds": round(seconds, 3),
-        "source": {"file": test.source.name, "sha256": sha256(test.source)},
-        "reference": {"file": test.reference.name, "sha256": sha256(test.reference)},
+    partial = Partial(output.folder / f".{stem}.partial.jsonl", settings)
+    try:
+        found = evaluation.translate(decoding, partial, progress)
+    finally:
+        partial.close()
+    translated = time.monotonic()
+    traces = evaluation.traces(found)
+    point = evaluation.score(decoding, found, traces, resamples)
+    if output.text:
+        test = evaluation.test
+        write_instances(output.folder / stem, test.sources, test.references, traces)
+    point["seconds"] = {
+        "translating": round(translated - began, 3),
+        "scoring_and_logging": round(time.monotonic() - translated, 3),
     }
-    return point, texts
-
-
-def write_point(out: Path, name: str, point: dict[str, Any], texts: Sequence[str] | None) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(point, indent=2) + "\n", "utf-8")
-    if texts is not None:
-        (out / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    point["timed"] = evaluation.time(decoding, timing, progress) if timing else None
+    output.write(stem, point)
+    partial.remove()
+    return point

@@ -1,28 +1,160 @@
-"""Translation quality, by sacrebleu."""
+"""Translation quality, by sacrebleu and, where it is installed, COMET."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from waitinfo.errors import WaitinfoError
 
-
-@dataclass(frozen=True)
-class Bleu:
-    score: float
-    signature: str
+RESAMPLES = 1000  # of the test set, for confidence intervals and paired tests
+COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Bleu:
-    """Corpus BLEU of detokenised text."""
+def _sacrebleu() -> Any:
     try:
-        from sacrebleu.metrics import BLEU
+        import sacrebleu
     except ImportError:
         raise WaitinfoError(
             "scoring BLEU needs the package sacrebleu; "
             "install it with: pip install 'waitinfo[bleu]'"
         ) from None
-    metric = BLEU(lowercase=lowercase)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Bleu(float(score), str(metric.get_signature()))
+    return sacrebleu
+
+
+@dataclass(frozen=True)
+class Score:
+    score: float
+    interval: float | None  # half the width of the 95% bootstrap interval
+    signature: str
+
+
+# By name: the metric of sacrebleu and its settings. BLEU_lowercase is the paper's way of counting:
+# tokenised and lower-cased.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "BLEU": ("BLEU", {}),
+    "BLEU_lowercase": ("BLEU", {"lowercase": True}),
+    "chrF": ("CHRF", {}),
+}
+
+
+@lru_cache(maxsize=16)
+def _metric(name: str, references: tuple[str, ...] | None) -> Any:
+    """A metric; with references, they are prepared once for all that is scored against them."""
+    kind, settings = SETTINGS[name]
+    if references is not None:
+        settings = {**settings, "references": [list(references)]}
+    return getattr(_sacrebleu().metrics, kind)(**settings)
+
+
+def score(
+    name: str, hypotheses: Sequence[str], references: Sequence[str], resamples: int = 0
+) -> Score:
+    """A corpus score of detokenised text; with resamples also its bootstrap interval."""
+    metric = _metric(name, tuple(references))
+    found = metric.corpus_score(list(hypotheses), None)
+    interval = None
+    if resamples and len(hypotheses) > 1:
+        interval = _interval(metric, hypotheses, resamples)
+    return Score(float(found.score), interval, str(metric.get_signature()))
+
+
+def _interval(metric: Any, hypotheses: Sequence[str], resamples: int) -> float:
+    """Half the 95% interval, from sacrebleu's own resamples.
+
+    Its `corpus_score(n_bootstrap=…)` does the same but fails where a resample scores 0.
+    """
+    from sacrebleu.significance import _bootstrap_resample, estimate_ci
+
+    stats = metric._extract_corpus_statistics(list(hypotheses), None)
+    metric.n_bootstrap = resamples
+    metric.seed, scores = _bootstrap_resample(stats, metric, resamples)
+    return float(estimate_ci(np.array([float(found.score) for found in scores]))[1])
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> float:
+    """Corpus BLEU of detokenised text."""
+    return score("BLEU_lowercase" if lowercase else "BLEU", hypotheses, references).score
+
+
+def quality(
+    hypotheses: Sequence[str], references: Sequence[str], resamples: int = RESAMPLES
+) -> dict[str, Any]:
+    """Every metric with its signature, and bootstrap intervals of BLEU and chrF."""
+    found: dict[str, Any] = {}
+    for name in SETTINGS:
+        wanted = 0 if name == "BLEU_lowercase" else resamples
+        result = score(name, hypotheses, references, wanted)
+        found[name] = result.score
+        if result.interval is not None:
+            found[f"{name}_interval"] = result.interval
+        found[f"{name}_signature"] = result.signature
+    return found
+
+
+def comet(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    model: str = COMET_MODEL,
+    gpus: int = 0,
+) -> float:
+    """COMET system score; the model is downloaded on first use."""
+    scorer = load_comet(model)
+    data = [
+        {"src": source, "mt": hypothesis, "ref": reference}
+        for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
+    ]
+    return float(scorer.predict(data, batch_size=32, gpus=gpus, progress_bar=False).system_score)
+
+
+@lru_cache(maxsize=1)
+def load_comet(model: str) -> Any:
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError:
+        raise WaitinfoError(
+            "COMET needs the package unbabel-comet; install it with: pip install 'waitinfo[comet]'"
+        ) from None
+    return load_from_checkpoint(model if os.path.exists(model) else download_model(model))  # noqa: PTH110
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """Two systems on the same sentences."""
+
+    baseline: float
+    other: float
+    p_value: float
+
+
+def paired_bootstrap(
+    name: str,
+    baseline: Sequence[str],
+    other: Sequence[str],
+    references: Sequence[str],
+    resamples: int = RESAMPLES,
+) -> PairedResult:
+    """sacrebleu's paired bootstrap test of two sets of translations."""
+    if list(baseline) == list(other):  # no resample can differ, which sacrebleu takes for p = 0.001
+        same = score(name, baseline, references).score
+        return PairedResult(same, same, 1.0)
+    _sacrebleu()
+    from sacrebleu.significance import PairedTest
+
+    test = PairedTest(
+        [("baseline", list(baseline)), ("other", list(other))],
+        {name: _metric(name, None)},
+        [list(references)],
+        test_type="bs",
+        n_samples=resamples,
+    )
+    _, found = test()
+    results: Any = next(results for key, results in found.items() if key != "System")
+    first, second = results
+    return PairedResult(float(first.score), float(second.score), float(second.p_value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,18 +25,17 @@ class BeamDecoder:
             raise WaitinfoError(f"--beam {beam}: must be at least 1")
         self.model, self.beam, self.penalty, self.rows = model, beam, penalty, rows
 
-    def decode(
-        self, sentences: Sequence[list[int]], progress: Callable[[int], None] | None = None
-    ) -> list[Hypothesis]:
+    def decode(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:
+        """Translate token lists; results come in the order of the sentences."""
+        found = dict(self.results(sentences))
+        return [found[i] for i in range(len(sentences))]
+
+    def results(self, sentences: Sequence[list[int]]) -> Iterator[tuple[int, Hypothesis]]:
+        """Translations with the numbers of their sentences, a batch at a time."""
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-        found: dict[int, Hypothesis] = {}
         for start in range(0, len(order), self.rows):
             indices = order[start : start + self.rows]
-            results = self.decode_batch([sentences[i] for i in indices])
-            found.update(zip(indices, results, strict=True))
-            if progress:
-                progress(len(found))
-        return [found[i] for i in range(len(sentences))]
+            yield from zip(indices, self.decode_batch([sentences[i] for i in indices]), strict=True)
 
     @torch.inference_mode()
     def decode_batch(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:

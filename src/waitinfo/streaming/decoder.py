@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -63,29 +63,24 @@ class Decoder:
         self.model, self.system, self.ending, self.slots = model, system, ending, slots
         Engine(model, system, 1, 2, ending)  # complains of bad settings now, not later
 
-    def decode(
-        self,
-        sentences: Sequence[list[int]],
-        k: float,
-        progress: Callable[[int], None] | None = None,
-    ) -> list[Hypothesis]:
+    def decode(self, sentences: Sequence[list[int]], k: float) -> list[Hypothesis]:
         """Translate token lists; results come in the order of the sentences."""
-        records = [Record() for _ in sentences]
-        done = 0
+        found = dict(self.results(sentences, k))
+        return [found[i] for i in range(len(sentences))]
+
+    def results(self, sentences: Sequence[list[int]], k: float) -> Iterator[tuple[int, Hypothesis]]:
+        """Translations with the numbers of their sentences, as they are completed."""
+        records: dict[int, Record] = {}
+        has_info = self.model.source_info is not None
         for capacity, group in self._groups(sentences):
             slots = max(1, min(self.slots, len(group), CACHED_TOKENS // capacity))
             engine = Engine(self.model, self.system, slots, capacity, self.ending)
             for index, event in self._run(engine, {i: sentences[i] for i in group}, k):
-                records[index].add(event)
+                record = records.setdefault(index, Record())
+                record.add(event)
                 if event.last:
-                    done += 1
-                    if progress:
-                        progress(done)
-        has_info = self.model.source_info is not None
-        return [
-            record.hypothesis(len(sentence) + 1, has_info)
-            for record, sentence in zip(records, sentences, strict=True)
-        ]
+                    yield index, record.hypothesis(len(sentences[index]) + 1, has_info)
+                    del records[index]
 
     @staticmethod
     def _groups(sentences: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:

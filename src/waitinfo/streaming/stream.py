@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine import READ, Engine, TokenEvent
 from waitinfo.streaming.segmenter import ends_sentence
+from waitinfo.streaming.words import WordBuilder
 from waitinfo.text.files import normalise
-from waitinfo.text.tokenizer import EOS
 
 if TYPE_CHECKING:
     from waitinfo.streaming.translator import Translator
@@ -50,10 +50,12 @@ END = None  # in the queue: the sentence ends here
 class Stream:
     """One stream of a `Translator`; made by `Translator.stream`."""
 
-    def __init__(self, translator: Translator, k: float, raw: bool) -> None:
+    def __init__(
+        self, translator: Translator, k: float, raw: bool = False, segment: bool = True
+    ) -> None:
         self._translator = translator
         self._k = k
-        self.raw = raw
+        self.raw, self.segment = raw, segment
         self.trace: list[Event] = []  # everything that happened
         self.finished = False
         self.slot: int | None = None  # given by the translator when there is something to do
@@ -62,10 +64,10 @@ class Stream:
         self._ends: list[str | None] = []  # by source token of this sentence: the word it completes
         self._skipping = False  # the model ended a sentence whose words still come
         self._sentence = 0
-        self._word: list[int] = []  # target tokens of a word not yet shown
+        self._words = WordBuilder(translator.vocabulary.target)
         self._shown: list[str] = []
         self._outbox: list[Event] = []
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     # For the one who has the stream
 
@@ -130,7 +132,7 @@ class Stream:
         tokenizer = self._translator.vocabulary.source
         for word in (part for text in words for part in normalise(text).split()):
             self._queue.append((word, tokenizer.encode(word)))
-            if ends_sentence(word):
+            if self.segment and ends_sentence(word):
                 self._queue.append(END)
 
     @property
@@ -187,7 +189,7 @@ class Stream:
             target_info=found.target_info,
             lag=found.read - found.written,
             sentence=self._sentence,
-            time=time.monotonic() - self._began,
+            time=time.monotonic() - self.began,
         )
         self.trace.append(event)
         self._outbox.append(event)
@@ -196,17 +198,7 @@ class Stream:
 
     def _show(self, found: TokenEvent) -> str | None:
         """The words that a written token completes."""
-        target = self._translator.vocabulary.target
-        complete = []
-        if self._word and (found.token == EOS or target.starts_word(found.token)):
-            complete.append(target.decode(self._word))
-            self._word = []
-        if found.token != EOS:
-            self._word.append(found.token)
-        if found.last and self._word:
-            complete.append(target.decode(self._word))
-            self._word = []
-        words = [word for word in complete if word]
+        words = self._words.add(found.token, found.last)
         self._shown += words
         return " ".join(words) or None
 

@@ -41,15 +41,19 @@ class Translator:
 
     # Streams
 
-    def stream(self, k: float | None = None, raw: bool = False) -> Stream:
-        """A new stream at dial k. With `raw`, text may arrive in any pieces, not only in words."""
+    def stream(self, k: float | None = None, raw: bool = False, segment: bool = True) -> Stream:
+        """A new stream at dial k.
+
+        With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
+        is one sentence, whatever its full stops.
+        """
         dial = self.check_dial(k)
         if len(self._open) >= self.engine.slots:
             raise WaitinfoError(
                 f"all {self.engine.slots} streams are in use; close one, or load the model with "
                 f"more: each takes {self.bytes_per_stream / 2**20:.0f} MiB"
             )
-        stream = Stream(self, dial, raw)
+        stream = Stream(self, dial, raw, segment)
         self._open.add(stream)
         return stream
 

@@ -52,7 +52,7 @@ class Validator:
         found = Decoder(model, self.system).decode(self.sources, self.k)
         texts = [self.corpus.vocabulary.target.decode(h.tokens) for h in found]
         try:
-            return bleu(texts, [pair.target for pair in self.pairs]).score
+            return bleu(texts, [pair.target for pair in self.pairs])
         except WaitinfoError as error:
             self.missing = str(error)
             return None

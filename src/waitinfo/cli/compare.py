@@ -1,0 +1,176 @@
+"""`waitinfo compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from waitinfo.cli.display import note, progress_bar
+from waitinfo.cli.evaluate import numbers
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.evaluation.curves import (
+    Curve,
+    CurvePoint,
+    check_axis,
+    closest,
+    default_grid,
+    difference,
+    facts_of_test,
+    make_curves,
+    read_points,
+)
+from waitinfo.evaluation.instances import LOG, read_instances
+from waitinfo.evaluation.plot import check_format, draw
+from waitinfo.evaluation.published import published_curves
+from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    results: list[Path]
+    out: Path | None
+    x: str
+    y: str | None
+    at: str | None
+    baseline: str | None
+    only: str | None
+    published: str | None
+    paired: bool
+    labels: bool
+    title: str
+
+
+def run(request: Request) -> None:
+    if request.out is not None:
+        check_format(request.out)
+    x = check_axis("--x", request.x)
+    default = "BLEU_lowercase" if request.published else "BLEU"
+    y = check_axis("--y", request.y or default)
+    points = read_points(request.results)
+    if len(facts_of_test(points)) > 1:
+        raise WaitinfoError("these points belong to different test sets; compare one at a time")
+    curves = _chosen(make_curves(points, x, y), request.only)
+    if request.published:
+        curves += published_curves(request.published, x, y)
+    baseline = _baseline(curves, request.baseline)
+    grid = [g for g in numbers("--at", request.at) if g is not None]
+    _table_at(curves, grid or default_grid(_lines(curves)), x, y)
+    _table_differences(curves, baseline, x, y)
+    if request.paired:
+        _table_paired(curves, baseline, x, y)
+    if request.out is not None:
+        draw(curves, x, y, request.out, request.title, request.labels)
+        note(f"drawn: {request.out}")
+
+
+def _chosen(curves: list[Curve], only: str | None) -> list[Curve]:
+    if only is None:
+        return curves
+    known = {curve.name: curve for curve in curves}
+    names = only.split(",")
+    for name in names:
+        if name not in known:
+            raise unknown("--only", name, known)
+    return [known[name] for name in names]
+
+
+def _lines(curves: Sequence[Curve]) -> list[Curve]:
+    return [curve for curve in curves if len(curve.points) > 1] or list(curves)
+
+
+def _baseline(curves: Sequence[Curve], name: str | None) -> Curve | None:
+    if name is None:
+        return next((c for c in curves if len(c.points) > 1 and not c.published), None)
+    for curve in curves:
+        if curve.name == name:
+            return curve
+    raise unknown("--baseline", name, [curve.name for curve in curves])
+
+
+def _name(curve: Curve) -> str:
+    return f"{curve.name} (published)" if curve.published else curve.name
+
+
+def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) -> None:
+    table = Table(title=f"{y} at {x}, interpolated")
+    table.add_column("system")
+    for at in grid:
+        table.add_column(f"{at:g}", justify="right")
+    table.add_column("covers", justify="right")
+    for curve in curves:
+        cells = ("" if (found := curve.at(at)) is None else f"{found:.2f}" for at in grid)
+        ends = f"{curve.xs[0]:.2f}"
+        if len(curve.points) > 1:
+            ends += f"–{curve.xs[-1]:.2f}"
+        else:
+            ends += f": {curve.ys[0]:.2f}"
+        table.add_row(_name(curve), *cells, ends)
+    Console().print(table)
+
+
+def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
+    rows = [
+        (curve, found)
+        for curve in curves
+        if baseline is not None and curve is not baseline and len(curve.points) > 1
+        if (found := difference(curve, baseline))
+    ]
+    if baseline is None or not rows:
+        return
+    table = Table(title=f"{y} above {_name(baseline)}")
+    for column, justify in (("system", "left"), (f"over {x}", "right"), ("mean", "right"),
+                            ("area", "right")):  # fmt: skip
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for curve, found in rows:
+        table.add_row(
+            _name(curve), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
+            f"{found.area:+.2f}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
+    """Each point of the other curves against the baseline's point of nearest latency."""
+    if y not in SETTINGS:
+        raise WaitinfoError(f"--paired: not for {y}; choose --y from {', '.join(SETTINGS)}")
+    if baseline is None:
+        raise WaitinfoError("--paired: needs a curve of several points to compare with")
+    pairs = [
+        (curve, point, closest(baseline, point.x))
+        for curve in curves
+        if curve is not baseline and not curve.published
+        for point in curve.points
+    ]
+    table = Table(title=f"paired bootstrap of {y} against {baseline.name} at the nearest {x}")
+    for column in ("system", x, y, f"{baseline.name} {x}", y, "p"):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    with progress_bar() as progress:
+        progress.stage("paired tests", len(pairs))
+        for number, (curve, point, other) in enumerate(pairs, 1):
+            texts, references = _texts(point)
+            base, base_references = _texts(other)
+            if references != base_references:
+                raise WaitinfoError("--paired: the two systems have different references")
+            found = paired_bootstrap(y, base, texts, references)
+            table.add_row(
+                f"{curve.name} {point.label}", f"{point.x:.2f}", f"{found.other:.2f}",
+                f"{other.label}: {other.x:.2f}", f"{found.baseline:.2f}", f"{found.p_value:.3f}",
+            )  # fmt: skip
+            progress.advance(number)
+    Console().print(table)
+
+
+def _texts(point: CurvePoint) -> tuple[list[str], list[str]]:
+    """Translations and references of a point; of several runs, the first."""
+    path: Path = point.points[0]["path"]
+    folder = path.parent / path.name.removesuffix(".json")
+    if not (folder / LOG).exists():
+        raise WaitinfoError(f"--paired: {folder} holds no translations (evaluate --save-text)")
+    found = read_instances(folder)
+    return [i["prediction"] for i in found], [i["reference"] for i in found]

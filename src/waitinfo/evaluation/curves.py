@@ -1,0 +1,190 @@
+"""Curves of quality against latency: points put together, interpolated and compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.evaluation.latency import METRICS, PROFILES
+from waitinfo.evaluation.output import FORMAT, Point
+
+QUALITIES = ("BLEU", "BLEU_lowercase", "chrF", "COMET")
+OTHERS = ("early_stop", "length_ratio", "target_per_source", "info_ratio", "k")
+AXES = (*(f"{p}.{m}" for p in PROFILES for m in METRICS), *QUALITIES, *OTHERS)
+
+
+def check_axis(option: str, name: str) -> str:
+    """The full name of a metric; a latency metric without a profile is the paper's."""
+    full = f"paper.{name}" if name in METRICS else name
+    if full not in AXES:
+        raise unknown(option, name, AXES)
+    return full
+
+
+def value(point: Point, axis: str) -> float | None:
+    """A metric of a point."""
+    profile, _, metric = axis.rpartition(".")
+    if profile:
+        return point[profile][metric]
+    return point["quality"].get(axis) if axis in QUALITIES else point[axis]
+
+
+@dataclass
+class CurvePoint:
+    """One setting of a system: the mean of its runs, and how sure it is."""
+
+    x: float
+    y: float
+    low: float  # of y: spread of several runs, or the bootstrap interval of one
+    high: float
+    label: str
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass
+class Curve:
+    """A system over its dial, by growing latency."""
+
+    name: str
+    points: list[CurvePoint]
+    runs: int = 1
+    published: bool = False
+
+    @property
+    def xs(self) -> list[float]:
+        return [p.x for p in self.points]
+
+    @property
+    def ys(self) -> list[float]:
+        return [p.y for p in self.points]
+
+    def at(self, x: float) -> float | None:
+        """y at x, between the two points around it; None beyond the ends."""
+        if not self.points or not self.xs[0] <= x <= self.xs[-1]:
+            return None
+        return float(np.interp(x, self.xs, self.ys))
+
+
+def read_points(paths: Sequence[Path]) -> list[Point]:
+    """All points in files and folders, however deep; other JSON files there are left alone."""
+    found: list[Point] = []
+    for path in paths:
+        if not path.exists():
+            raise WaitinfoError(f"{path}: no such results")
+        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        points = [point for file in files if (point := _point(file)) is not None]
+        if not points:
+            raise WaitinfoError(f"{path}: holds no points; waitinfo evaluate writes them")
+        found += points
+    return found
+
+
+def _point(path: Path) -> Point | None:
+    if path.name.startswith("."):
+        return None
+    try:
+        point = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(point, dict) or point.get("format") != FORMAT:
+        return None
+    return {**point, "path": path}
+
+
+def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
+    """Points of one name are a curve; those with the same settings are runs of one another."""
+    names: dict[str, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        settings = {
+            key: point["settings"][key] for key in ("system", "options", "k", "ending", "beam")
+        }
+        names[point["name"]][json.dumps(settings, sort_keys=True)].append(point)
+    curves = []
+    for name, groups in names.items():
+        made = [_curve_point(group, x, y) for group in groups.values()]
+        there = sorted((p for p in made if p is not None), key=lambda p: p.x)
+        if not there:
+            raise WaitinfoError(f"{name}: no point has both {x} and {y}")
+        curves.append(Curve(name, there, max(len(group) for group in groups.values())))
+    return curves
+
+
+def _curve_point(group: list[Point], x: str, y: str) -> CurvePoint | None:
+    pairs = [(value(point, x), value(point, y)) for point in group]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known:
+        return None
+    xs, ys = zip(*known, strict=True)
+    mean = sum(ys) / len(ys)
+    if len(ys) > 1:
+        low, high = min(ys), max(ys)
+    else:
+        half = group[0]["quality"].get(f"{y}_interval") or 0.0
+        low, high = mean - half, mean + half
+    return CurvePoint(sum(xs) / len(xs), mean, low, high, _label(group[0]), group)
+
+
+def _label(point: Point) -> str:
+    label = point.get("label")
+    if label is None and point["k"] is not None:
+        label = f"{point['k']:g}"
+    return label or ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one curve lies above another, over the latencies that both cover."""
+
+    low: float
+    high: float
+    area: float  # between the curves, in units of y times units of x
+
+    @property
+    def mean(self) -> float:
+        return self.area / (self.high - self.low)
+
+
+def difference(curve: Curve, baseline: Curve) -> Difference | None:
+    """The exact area between two piecewise linear curves; None where they do not overlap."""
+    low = max(curve.xs[0], baseline.xs[0])
+    high = min(curve.xs[-1], baseline.xs[-1])
+    if not low < high:
+        return None
+    inner = {x for x in (*curve.xs, *baseline.xs) if low < x < high}
+    xs = np.array([low, *sorted(inner), high])
+    gap = np.interp(xs, curve.xs, curve.ys) - np.interp(xs, baseline.xs, baseline.ys)
+    area = float(((gap[1:] + gap[:-1]) / 2 * np.diff(xs)).sum())
+    return Difference(low, high, area)
+
+
+def default_grid(curves: Sequence[Curve], most: int = 8) -> list[float]:
+    """Round latencies at which at least two curves (or the only one) can be read off."""
+    wanted = min(2, len(curves))
+    low = sorted(curve.xs[0] for curve in curves)[wanted - 1]
+    high = sorted((curve.xs[-1] for curve in curves), reverse=True)[wanted - 1]
+    if high <= low:
+        return []
+    exponent = 10 ** math.floor(math.log10((high - low) / most))
+    step = next(s * exponent for s in (1, 2, 5, 10, 20) if (high - low) / (s * exponent) <= most)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
+
+
+def closest(curve: Curve, x: float) -> CurvePoint:
+    return min(curve.points, key=lambda p: abs(p.x - x))
+
+
+def facts_of_test(points: Iterable[Point]) -> set[tuple[Any, Any]]:
+    """The test sets that points were scored on, by checksum."""
+    return {
+        (point["test"]["source"]["sha256"], point["test"]["reference"]["sha256"])
+        for point in points
+    }

@@ -1,0 +1,51 @@
+"""SimulEval's log of an evaluation: `simuleval --score-only --output FOLDER` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from waitinfo.evaluation.trace import WordTrace
+
+LOG, CONFIG, TEXT = "instances.log", "config.yaml", "hypotheses.txt"
+
+
+def one_space(text: str) -> str:
+    """SimulEval counts a reference's words by its spaces, so each must be one."""
+    return " ".join(text.split())
+
+
+def instance(index: int, source: str, reference: str, trace: WordTrace) -> dict[str, Any]:
+    return {
+        "index": index,
+        "prediction": trace.text,
+        "delays": trace.delays,
+        "elapsed": [0] * len(trace.delays),
+        "prediction_length": len(trace.words),
+        "reference": one_space(reference),
+        "source": one_space(source),
+        "source_length": trace.source_words,
+    }
+
+
+def write_instances(
+    folder: Path, sources: Sequence[str], references: Sequence[str], traces: Sequence[WordTrace]
+) -> None:
+    """The log, the translations as plain text, and what SimulEval wants to know of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (
+        json.dumps(instance(index, source, reference, trace), ensure_ascii=False)
+        for index, (source, reference, trace) in enumerate(
+            zip(sources, references, traces, strict=True)
+        )
+    )
+    (folder / LOG).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    (folder / TEXT).write_text("".join(f"{trace.text}\n" for trace in traces), "utf-8")
+    (folder / CONFIG).write_text("source_type: text\ntarget_type: text\n", "utf-8")
+
+
+def read_instances(folder: Path) -> list[dict[str, Any]]:
+    with (folder / LOG).open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]

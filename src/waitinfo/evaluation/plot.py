@@ -1,0 +1,112 @@
+"""Curves as a figure for a paper: told apart by marks and lines as well as by colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.curves import Curve
+
+FORMATS = (".svg", ".png", ".pdf")
+# Colours of Okabe and Ito, which differ for colour-blind readers too.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31")
+MARKS = "os^Dvp*Xh<"
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+TITLES = {
+    "paper.AL": "Average Lagging (tokens, end-of-sentence counted, hypothesis length)",
+    "word.AL": "Average Lagging (words, reference length)",
+    "word.LAAL": "Length-Adaptive Average Lagging (words)",
+    "BLEU_lowercase": "BLEU (lower-cased)",
+}
+
+
+def axis_title(axis: str) -> str:
+    profile, _, metric = axis.rpartition(".")
+    unit = {"paper": f"{metric} (tokens, as the paper counts)", "word": f"{metric} (words)"}
+    return TITLES.get(axis) or unit.get(profile) or axis.replace("_", " ")
+
+
+def check_format(out: Path) -> None:
+    if out.suffix.lower() not in FORMATS:
+        raise WaitinfoError(f"--out {out}: the name must end in {', '.join(FORMATS)}")
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise WaitinfoError(
+            "drawing needs the package matplotlib; install it with: pip install 'waitinfo[plots]'"
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def draw(
+    curves: Sequence[Curve], x: str, y: str, out: Path, title: str = "", labels: bool = True
+) -> None:
+    """Write the figure; curves of one point are levels to reach, drawn across."""
+    check_format(out)
+    plt = _pyplot()
+    style = {
+        "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+        "svg.fonttype": "none", "svg.hashsalt": "waitinfo", "pdf.fonttype": 42,
+    }  # fmt: skip
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+        own = [curve for curve in curves if not curve.published]
+        for number, curve in enumerate(own):
+            _draw_curve(axes, curve, number, labels)
+        for number, curve in enumerate(c for c in curves if c.published):
+            _draw_published(axes, curve, number)
+        axes.set_xlabel(axis_title(x))
+        axes.set_ylabel(axis_title(y))
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.margins(x=0.04, y=0.08)
+        if title:
+            axes.set_title(title, fontsize=10)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Without the date the same points give the same file.
+        figure.savefig(out, dpi=200, metadata={"Date": None} if out.suffix == ".svg" else None)
+        plt.close(figure)
+
+
+def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    name = f"{curve.name} ({curve.runs} runs)" if curve.runs > 1 else curve.name
+    if len(curve.points) == 1:
+        point = curve.points[0]
+        axes.axhline(point.y, color=colour, linewidth=1, linestyle=(0, (1, 1)), label=name)
+        axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
+        return
+    axes.plot(
+        curve.xs, curve.ys, color=colour, marker=MARKS[number % len(MARKS)], markersize=4.5,
+        linestyle=DASHES[number % len(DASHES)], linewidth=1.3, label=name, zorder=3,
+    )  # fmt: skip
+    low, high = [p.low for p in curve.points], [p.high for p in curve.points]
+    axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
+    if labels:
+        # Alternate curves write above and below, so that neighbours stay legible.
+        up = number % 2 == 0
+        for point in curve.points:
+            axes.annotate(
+                point.label, (point.x, point.y), xytext=(0, 5 if up else -5), ha="center",
+                textcoords="offset points", va="bottom" if up else "top", fontsize=6, color=colour,
+            )  # fmt: skip
+
+
+def _draw_published(axes: Any, curve: Curve, number: int) -> None:
+    name = f"{curve.name}, published"
+    if len(curve.points) == 1:
+        axes.axhline(curve.points[0].y, color="0.55", linewidth=0.8, linestyle=":", label=name)
+        return
+    axes.plot(
+        curve.xs, curve.ys, color="0.55", marker=MARKS[number % len(MARKS)], markersize=3,
+        markerfacecolor="white", linestyle=DASHES[number % len(DASHES)], linewidth=0.8, label=name,
+        zorder=2,
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Latency with the time of computation counted: words arrive at a speaking rate, one stream.
+
+Nothing waits for real. Each word is handed to a live stream as soon as the one before is dealt
+with, the time that takes is measured, and a clock is kept as if the word had arrived when the
+speaker said it: work on it begins when it has been said and the work before is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from waitinfo.evaluation.latency import TIMED, mean_scores
+from waitinfo.streaming.translator import Translator
+
+
+@dataclass(frozen=True)
+class TimedTrace:
+    """When each translated word was shown, in milliseconds from the start of speaking."""
+
+    shown: list[float]
+    said: list[float]  # the same without computation: when the last source word it saw was said
+    work: list[float]  # computation a source word caused
+    behind: float  # how long after the last word the last translated word was shown
+    source: float  # length of the speech
+
+
+def timed_trace(translator: Translator, source: str, k: float, rate: float) -> TimedTrace:
+    """Translate one sentence spoken at `rate` words a second."""
+    words = source.split()
+    each = 1000 / rate
+    stream = translator.stream(k, segment=False)
+    shown: list[float] = []
+    said: list[float] = []
+    work: list[float] = []
+    clock = 0.0
+    for number, word in enumerate(words, 1):
+        began = time.monotonic()
+        since = began - stream.began
+        events = stream.push(word)
+        if number == len(words):
+            events += stream.finish()
+        spent = 1000 * (time.monotonic() - began)
+        start = max(clock, number * each)
+        for event in events:
+            if event.kind == "WRITE" and event.word:
+                count = len(event.word.split())
+                shown += [start + 1000 * (event.time - since)] * count
+                said += [number * each] * count
+        clock = start + spent
+        work.append(spent)
+    speech = len(words) * each
+    return TimedTrace(shown, said, work, clock - speech, speech)
+
+
+def timed_latency(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    k: float,
+    rate: float,
+    advance: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Computation-aware metrics in milliseconds (reference length in the rate), and the work."""
+    if sources:
+        timed_trace(translator, sources[0], k, rate)  # the first pass of a model is slower
+    aware: list[dict[str, float | None]] = []
+    ideal: list[dict[str, float | None]] = []
+    work: list[float] = []
+    behind: list[float] = []
+    for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
+        trace = timed_trace(translator, source, k, rate)
+        length = len(reference.split())
+        for rows, delays in ((aware, trace.shown), (ideal, trace.said)):
+            rows.append(
+                {
+                    name: metric(delays, trace.source, length) if delays else None
+                    for name, metric in TIMED.items()
+                }
+            )
+        work += trace.work
+        behind.append(trace.behind)
+        advance(number)
+    return {
+        "words_per_second": rate,
+        "sentences": len(sources),
+        "computation_aware_ms": mean_scores(aware, tuple(TIMED)),
+        "ideal_ms": mean_scores(ideal, tuple(TIMED)),
+        "ms_per_source_word": float(np.mean(work)),
+        "ms_per_source_word_median": float(np.median(work)),
+        "ms_per_source_word_95th": float(np.percentile(work, 95)),
+        "ms_behind_at_the_end": float(np.mean(behind)),
+    }

@@ -1,0 +1,74 @@
+"""A SimulEval agent: any waitinfo model in the field's reference tool.
+
+    simuleval --agent-class waitinfo.simuleval.Agent --model run --k 3 \\
+        --source test.de --target test.en --output results
+
+SimulEval hands over one word at a time; the agent answers with the words that are due.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from simuleval.agents import TextToTextAgent
+from simuleval.agents.actions import Action, ReadAction, WriteAction
+from simuleval.utils import entrypoint
+
+from waitinfo.streaming.engine import ENDINGS
+from waitinfo.streaming.stream import Stream
+from waitinfo.streaming.translator import load
+
+CAPACITY = 1024  # source tokens of the longest sentence
+
+
+@entrypoint
+class Agent(TextToTextAgent):
+    """One stream of a model; each sentence of SimulEval is one sentence to it."""
+
+    def __init__(self, args: Namespace) -> None:
+        self.stream: Stream | None = None
+        self._load(args, "cpu")
+        super().__init__(args)
+
+    def _load(self, args: Namespace, device: str) -> None:
+        self.translator = load(
+            args.model, device, streams=1, capacity=args.capacity, ending=args.ending
+        )
+        self.translator.check_dial(args.k)
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        parser.add_argument("--model", required=True, help="a model folder or a run folder")
+        parser.add_argument("--k", type=float, default=None, help="latency; more waits longer")
+        parser.add_argument("--ending", default="guard", choices=ENDINGS)
+        parser.add_argument(
+            "--capacity", type=int, default=CAPACITY, help="source tokens of the longest sentence"
+        )
+
+    def to(self, device: str, *args: Any, **kwargs: Any) -> None:
+        if device != str(self.translator.engine.model.device):
+            self._load(self.args, device)
+
+    def reset(self) -> None:
+        super().reset()
+        if self.stream is not None and not self.stream.finished:
+            self.stream.close()
+        self.stream = None
+        self._taken = 0  # source words
+
+    def policy(self) -> Action:  # type: ignore[override]
+        """What the words that have come since the last time cause."""
+        if self.stream is None:
+            self.stream = self.translator.stream(self.args.k, segment=False)
+        fresh = self.states.source[self._taken :]
+        self._taken = len(self.states.source)
+        ended = self.states.source_finished
+        self.stream.accept(" ".join(fresh))
+        events = self.stream.finish() if ended else self.translator.serve(self.stream)
+        words = [event.word for event in events if event.kind == "WRITE" and event.word]
+        # A model that may end before its source does has said all it will.
+        ended |= any(event.kind == "WRITE" and event.token == "</s>" for event in events)
+        if not words and not ended:
+            return ReadAction()
+        return WriteAction(" ".join(words), finished=ended)

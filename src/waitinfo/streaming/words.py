@@ -1,0 +1,28 @@
+"""Whole words from target tokens: a word is shown once it is known to be complete."""
+
+from __future__ import annotations
+
+from waitinfo.text.tokenizer import EOS, Tokenizer
+
+
+class WordBuilder:
+    """Collects target tokens and gives out the words they complete."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._open: list[int] = []  # tokens of a word that may go on
+
+    def add(self, token: int, last: bool = False) -> list[str]:
+        """The words that a written token completes; the `last` token completes all."""
+        complete = []
+        if self._open and (token == EOS or self.tokenizer.starts_word(token)):
+            complete.append(self._take())
+        if token != EOS:
+            self._open.append(token)
+        if last and self._open:
+            complete.append(self._take())
+        return [word for text in complete for word in text.split()]
+
+    def _take(self) -> str:
+        tokens, self._open = self._open, []
+        return self.tokenizer.decode(tokens)
