@@ -82,9 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = measure(arguments, Path(folder))
     share = result["share_not_the_model"]
-    print(f"translating {result['translating']:.1f} s, scoring and logging "
-          f"{result['scoring_and_logging']:.1f} s, keeping partial results "
-          f"{result['keeping_partial_results']:.1f} s, set-up {result['set_up']:.1f} s")  # fmt: skip
+    for part in ("translating", "keeping_partial_results", "scoring_and_logging", "set_up"):
+        print(f"{part.replace('_', ' '):24} {result[part]:8.2f} s")
     print(f"share that is not the model: {100 * share:.2f}%")
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=2) + "\n")
