@@ -44,16 +44,21 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
+    maximum: float = math.inf
     whole: bool = True  # only whole numbers make sense
     help: str = ""
 
     def check(self, value: float) -> float:
-        fits = math.isfinite(value) and value >= self.minimum
+        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
-            raise WaitinfoError(
-                f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
+            bounded = math.isfinite(self.maximum)
+            allowed = (
+                f"from {self.minimum:g} to {self.maximum:g}"
+                if bounded
+                else f"of at least {self.minimum:g}"
             )
+            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {allowed}")
         return float(value)
 
 
@@ -130,6 +135,11 @@ class System(ABC):
             raise WaitinfoError(
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
+            )
+        wanted = self.model_defaults.get("cross_attention", "plain")
+        if config.cross_attention != wanted:
+            raise WaitinfoError(
+                f"model.cross_attention {config.cross_attention}: {self.name} needs {wanted}"
             )
 
     # How it trains
