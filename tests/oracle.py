@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo.model import Transformer
 from waitinfo.systems import Standing, Step, System
+from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.text.batches import Batch
 from waitinfo.text.tokenizer import BOS, EOS, PAD
 
@@ -92,7 +93,7 @@ def uncached_decode(
     end-of-sentence, and the path.
     """
     tokens = [*source, EOS]
-    read, written, path = 0, [], []
+    read, written, path, seen = 0, [], [], []
     while True:
         complete = read == len(tokens)
         standing = _standing(model, tokens[:read], written, complete, k)
@@ -102,7 +103,8 @@ def uncached_decode(
         if read == 0 or not (complete or (bool(system.ready(standing)[0]) and within)):
             read += 1
             continue
-        step = _uncached_step(model, tokens[:read], written, [*path, read], k)
+        sees = _seen_by_heads(model, system, standing)
+        step = _uncached_step(model, tokens[:read], written, [*path, read], [*seen, sees], k)
         token = int(step.tokens)
         accepted = complete or bool(system.accept(standing, step)[0])
         if not accepted or (guard and token == EOS and not complete):
@@ -110,6 +112,7 @@ def uncached_decode(
             continue
         written.append(token)
         path.append(read)
+        seen.append(sees)
         if token == EOS:
             return written, path
 
@@ -134,14 +137,33 @@ def _standing(
     )
 
 
+def _seen_by_heads(model: Transformer, system: System, standing: Standing) -> list[int] | None:
+    """Source tokens each head sees at the next target position, where they are not all alike."""
+    if not isinstance(system, MoEWaitK):
+        return None
+    # An expert is as far behind wait-k as its own lag is below k, and reads on as wait-k does.
+    read, written, k = int(standing.read), int(standing.written), int(standing.k)
+    further = max(0, read - (k + written))
+    lags = system.lags(model.config.heads)
+    return [min(read, min(lag, k) + written + further) for lag in lags]
+
+
 def _uncached_step(
-    model: Transformer, read: list[int], written: list[int], path: list[int], k: float
+    model: Transformer,
+    read: list[int],
+    written: list[int],
+    path: list[int],
+    seen: list[list[int] | None],
+    k: float,
 ) -> Step:
     """The next token, with every earlier one computed anew over the prefix of its own time."""
     source = model.embed_source(torch.tensor([read]))
     encoded = model.encode(source, torch.tensor([len(read)]))
     target = model.embed_target(torch.tensor([[BOS, *written]]))
-    decoded = model.decode(target, encoded, torch.tensor([path]), torch.tensor([float(k)]))
+    dial, visible, everything = torch.tensor([float(k)]), torch.tensor([path]), None
+    if seen[0] is not None:
+        visible, everything = torch.tensor([seen]).transpose(1, 2), visible  # [1, H, T], [1, T]
+    decoded = model.decode(target, encoded, visible, dial, everything)
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
     return Step(logits.argmax(-1), logits, decoded.extras)

@@ -43,8 +43,14 @@ def ahead_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "corpus"
 
 
-def accuracy_and_lag(run: Path, corpus: Corpus, k: float) -> tuple[float, float]:
-    loaded = load_model(run)
+def accuracy_and_lag(
+    run: Path,
+    corpus: Corpus,
+    k: float,
+    system: str | None = None,
+    options: dict | None = None,
+) -> tuple[float, float]:
+    loaded = load_model(run, system=system, options=options)
     pairs = corpus.dev_text()
     sources = [corpus.vocabulary.source.encode(pair.source) for pair in pairs]
     found = Decoder(loaded.model, loaded.system).decode(sources, k)
@@ -75,6 +81,7 @@ def learn(corpus: Path, out: Path, system: dict) -> Path:
 
 SYSTEMS = [
     {"name": "multipath"},
+    {"name": "moe-wait-k", "equal_updates": 150},
     # Without the floor, which makes K = 1 lag two tokens and more.
     {"name": "wait-info", "whole_source_updates": 50, "floor": False},
 ]
@@ -88,6 +95,19 @@ def test_one_model_over_its_dial(ahead_corpus: Path, tmp_path: Path, system: dic
     accuracies, lags = zip(*points, strict=True)
     assert accuracies[-1] > 0.97
     assert accuracies[0] < accuracies[-1] - 0.1
+    assert lags[0] < lags[1] < lags[2] < lags[3]
+    if system["name"] == "multipath":
+        waits_until_it_knows(run, corpus)
+
+
+def waits_until_it_knows(run: Path, corpus: Corpus) -> None:
+    """Adaptive wait-k on the same model: a higher bar waits longer, and guesses less."""
+    level = {"rho_last": 1.0}  # never above the dial: the same bar at every lag
+    points = [
+        accuracy_and_lag(run, corpus, rho, "adaptive-wait-k", level) for rho in (0.0, 0.3, 0.6, 0.9)
+    ]
+    accuracies, lags = zip(*points, strict=True)
+    assert list(accuracies) == sorted(accuracies) and accuracies[-1] > accuracies[0] + 0.5
     assert lags[0] < lags[1] < lags[2] < lags[3]
 
 

@@ -200,16 +200,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
-    """Load a model or run folder for translation."""
+def load_model(
+    path: Path,
+    device: str = "cpu",
+    dtype: str = "float32",
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a model or run folder for translation, by its own system or by another it can serve."""
     folder = resolve_model(path)
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     config = read_config(folder)
-    options = dict(config["system"])
-    system = build_system(options.pop("name"), options)
+    chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
-    system.check_model(model_config)
+    chosen.check_model(model_config)
     with torch.device("meta"):
         model = Transformer(model_config)
     weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
@@ -222,7 +227,15 @@ def load_model(path: Path, device: str = "cpu", dtype: str = "float32") -> Loade
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
-    return LoadedModel(model, system, Vocabulary.load(folder), folder)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder)
+
+
+def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
+    """The stored system with the given options on top, or another with these options alone."""
+    own = {key: value for key, value in stored.items() if key != "name"}
+    if name is None or name == stored["name"]:
+        return build_system(stored["name"], {**own, **options})
+    return build_system(name, options)
 
 
 def fingerprint(folder: Path) -> str:

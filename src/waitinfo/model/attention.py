@@ -101,6 +101,7 @@ class SourceView:
     visible: Tensor  # [B, T] or [B, H, T]: source tokens each query sees
     bias: Tensor  # [B, 1 or H, T, S]
     k: Tensor | None = None  # [B] the latency dial, for attention that depends on it
+    read_bias: Tensor | None = None  # [B, 1, T, S] over all that was read, where heads see less
 
 
 class CrossAttention(nn.Module):
@@ -128,6 +129,3 @@ class CrossAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         mixed = attend(queries, memory.keys, memory.values, view.bias, False, dropout)
         return self.out(merge_heads(mixed)), None
-
-
-CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {"plain": CrossAttention}

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from waitinfo.errors import unknown
 from waitinfo.model.attention import (
-    CROSS_ATTENTIONS,
     CrossAttention,
     Memory,
     SelfAttention,
@@ -18,6 +17,12 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.experts import ExpertAttention
+
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {
+    "plain": CrossAttention,
+    "moe": ExpertAttention,
+}
 
 
 class FeedForward(nn.Module):

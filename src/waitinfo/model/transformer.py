@@ -195,12 +195,20 @@ class Transformer(nn.Module):
     # Decoder
 
     def decode(
-        self, target: Embedded, encoded: Encoded, visible: Tensor, k: Tensor | None = None
+        self,
+        target: Embedded,
+        encoded: Encoded,
+        visible: Tensor,
+        k: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> Decoded:
-        """Decode whole targets: visible [B, T] or [B, H, T] source tokens at each position."""
+        """Decode whole targets: visible [B, T] or [B, H, T] source tokens at each position.
+
+        read [B, T]: those read by then, where heads see fewer.
+        """
         aware = target.info if self.config.info_self_attention else None
         bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
-        return self._decode(target, SelfView(bias), encoded, visible, k, None)
+        return self._decode(target, SelfView(bias), encoded, visible, k, read, None)
 
     def step(
         self,
@@ -210,11 +218,12 @@ class Transformer(nn.Module):
         caches: list[KeyValueCache],
         place: Place,
         k: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> Decoded:
         """Decode the next positions of some rows, [R, T] each at its own place."""
         aware = target.info if self.config.info_self_attention else None
         view = SelfView(self_bias(place.at, place.keys, aware), place)
-        return self._decode(target, view, encoded, visible, k, caches)
+        return self._decode(target, view, encoded, visible, k, read, caches)
 
     def _decode(
         self,
@@ -223,9 +232,14 @@ class Transformer(nn.Module):
         encoded: Encoded,
         visible: Tensor,
         k: Tensor | None,
+        read: Tensor | None,
         caches: list[KeyValueCache] | None,
     ) -> Decoded:
-        source = SourceView(visible, self._cross_bias(target, encoded, visible), k)
+        bias = self._cross_bias(target, encoded, visible)
+        read_bias = None
+        if read is not None and read is not visible:
+            read_bias = self._cross_bias(target, encoded, read)
+        source = SourceView(visible, bias, k, read_bias)
         x = target.x
         extras = []
         for number, layer in enumerate(self.decoder_layers):

@@ -329,13 +329,21 @@ class Engine:
         )
         place = Place(some, at, int(standing.written.max()) + 1)
         target = model.embed_target(self.inputs[rows][:, None].to(device), at)
-        visible = standing.read[:, None].to(device)
+        visible, read = self._seen(standing)
         k = standing.k.to(device, torch.float32)
-        decoded = model.step(target, encoded, visible, self.decoder, place, k)
+        decoded = model.step(target, encoded, visible, self.decoder, place, k, read)
         logits = model.logits(decoded.states[:, -1])
         logits[:, [PAD, BOS]] = -torch.inf
         tokens = logits.argmax(-1)
         return Step(tokens, logits, decoded.extras), self._info(tokens, at + 1)
+
+    def _seen(self, standing: Standing) -> tuple[Tensor, Tensor | None]:
+        """What every row sees of the source, [R, 1] or [R, H, 1]; by head, what it has read too."""
+        read, written, k = standing.read[:, None], standing.written[:, None], standing.k[:, None]
+        visible = self.system.visible(read, written, k, self.model.config.heads)
+        by_head = visible.dim() == 3
+        device = self.model.device
+        return visible.to(device), read.to(device) if by_head else None
 
     def _info(self, tokens: Tensor, at: Tensor) -> Tensor:
         """Info of target tokens [R] at positions [R, 1], on the host."""

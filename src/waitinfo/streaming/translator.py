@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import LoadedModel, load_model
@@ -125,9 +126,16 @@ def load(
     streams: int = 32,
     capacity: int = 256,
     ending: str = "guard",
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Translator:
-    """Load a model folder or run folder to translate with."""
-    return Translator(load_model(Path(model), device, dtype), streams, capacity, ending)
+    """Load a model folder or run folder to translate with.
+
+    `system` and `options` replace the system the model was trained with by another it can serve,
+    or change options of its own.
+    """
+    loaded = load_model(Path(model), device, dtype, system, options)
+    return Translator(loaded, streams, capacity, ending)
 
 
 class AsyncTranslator:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.systems.adaptive_wait_k import AdaptiveWaitK
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
 from waitinfo.systems.full import Full
+from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.systems.multipath import Multipath
 from waitinfo.systems.wait_info import WaitInfo
 from waitinfo.systems.wait_k import WaitK
 
 SYSTEMS: dict[str, type[System]] = {
-    system.name: system for system in (Full, WaitK, Multipath, WaitInfo)
+    system.name: system for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, WaitInfo)
 }
 
 __all__ = [

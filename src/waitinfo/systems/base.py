@@ -19,7 +19,7 @@ import math
 import random
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -44,16 +44,21 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
+    maximum: float = math.inf
     whole: bool = True  # only whole numbers make sense
     help: str = ""
 
     def check(self, value: float) -> float:
-        fits = math.isfinite(value) and value >= self.minimum
+        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
-            raise WaitinfoError(
-                f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
+            bounded = math.isfinite(self.maximum)
+            allowed = (
+                f"from {self.minimum:g} to {self.maximum:g}"
+                if bounded
+                else f"of at least {self.minimum:g}"
             )
+            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {allowed}")
         return float(value)
 
 
@@ -131,32 +136,51 @@ class System(ABC):
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
             )
+        wanted = self.model_defaults.get("cross_attention", "plain")
+        if config.cross_attention != wanted:
+            raise WaitinfoError(
+                f"model.cross_attention {config.cross_attention}: {self.name} needs {wanted}"
+            )
 
     # How it trains
 
     def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
         """The loss of a batch."""
+        k = self._training_dial(batch, moment)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
-        visible = self._training_path(batch, source, target, moment)
+        read = self._training_path(batch, source, target, replace(moment, k=k))
+        visible = read
+        if k is not None:
+            written = torch.arange(read.shape[-1], device=read.device)
+            dial = torch.full((batch.pairs, 1), k, device=read.device)
+            visible = self.visible(read, written, dial, model.config.heads)
         encoded = model.encode(source, batch.source_lengths)
-        decoded = model.decode(target, encoded, visible, self._dial_rows(batch, moment))
+        decoded = model.decode(target, encoded, visible, self.dial_rows(batch, moment, k), read)
         return self.combine(model, batch, source, target, decoded, moment)
+
+    def _training_dial(self, batch: Batch, moment: Moment) -> float | None:
+        """The fixed dial or a drawn one; None while the whole source is visible."""
+        if moment.k is not None:
+            return moment.k
+        if moment.update < self.options.whole_source_updates:
+            return None
+        return self.draw_dial(batch, moment)
 
     def _training_path(
         self, batch: Batch, source: Embedded, target: Embedded, moment: Moment
     ) -> Tensor:
-        if moment.k is None and moment.update < self.options.whole_source_updates:
+        k = self._training_dial(batch, moment)
+        if k is None:
             return whole_source(batch)
-        k = self.draw_dial(batch, moment) if moment.k is None else moment.k
         with torch.no_grad():
             return self.path(batch, source.info, target.info, k)
 
-    @staticmethod
-    def _dial_rows(batch: Batch, moment: Moment) -> Tensor | None:
-        if moment.k is None:
+    def dial_rows(self, batch: Batch, moment: Moment, k: float | None) -> Tensor | None:
+        """[B] the dial a batch is seen with, for cross-attention that depends on it."""
+        if k is None:
             return None
-        return torch.full((batch.pairs,), float(moment.k), device=batch.source.device)
+        return torch.full((batch.pairs,), float(k), device=batch.source.device)
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         """The dial a training batch is seen with."""
@@ -167,6 +191,14 @@ class System(ABC):
     ) -> Tensor:
         """Source tokens visible at each target position: [B, T], or [B, H, T] per head."""
         return whole_source(batch)
+
+    def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
+        """Source tokens seen of those read, in training and streaming alike: all, unless by head.
+
+        read [B, T] when `written` [B, T] or [T] target tokens are written, at dial k [B, 1].
+        Returns [B, T], or [B, H, T] per head.
+        """
+        return read
 
     def combine(
         self,

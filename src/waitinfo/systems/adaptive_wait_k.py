@@ -1,0 +1,76 @@
+"""Adaptive wait-k: of many wait-k models, the first that is sure enough of its next token writes.
+
+One multipath model stands in for the set: shown the source read so far, it is the wait-k model of
+the present lag. So there is nothing to train but that, and any multipath model can be decoded so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
+from waitinfo.systems.multipath import Multipath
+from waitinfo.text.batches import Batch
+
+
+@dataclass(frozen=True)
+class AdaptiveWaitKOptions(SystemOptions):
+    rho_last: float = 0.0  # threshold at lag k_max, where rho_1 is not lower still
+    k_max: int = 10  # the lag at which every token is written
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.rho_last <= 1:
+            raise WaitinfoError(f"system.rho_last {self.rho_last:g}: must be from 0 to 1")
+        if self.k_max < 1:
+            raise WaitinfoError(f"system.k_max {self.k_max}: must be at least 1")
+
+
+def threshold(lag: Tensor, first: Tensor, last: float, k_max: int) -> Tensor:
+    """rho_lag: a line from rho_1 = first at lag 1 to rho_kmax = last, or first if that is lower.
+
+    lag [B]; first [B]. The line never rises, so that a lower dial never waits longer.
+    """
+    fall = (first - last).clamp_min(0)
+    return first - fall * (lag - 1) / max(1, k_max - 1)
+
+
+class AdaptiveWaitK(System):
+    name = "adaptive-wait-k"
+    summary = "writes once the best token is probable enough for the lag; a multipath model"
+    dial = Dial(
+        "rho_1", 0.3, minimum=0.0, maximum=1.0, whole=False,
+        help="least probability of a token written at lag 1",
+    )  # fmt: skip
+    Options = AdaptiveWaitKOptions
+    options: AdaptiveWaitKOptions
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        super().__init__(options)
+        common = {field.name: getattr(self.options, field.name) for field in fields(SystemOptions)}
+        self.models = Multipath(common)
+
+    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
+        """That of multipath; with a fixed dial, that of the middle lag.
+
+        A path of the policy's own would depend on the probabilities of the tokens themselves.
+        """
+        if moment.k is not None:
+            moment = replace(moment, k=(1 + self.options.k_max) // 2)
+        return self.models.loss(model, batch, moment)
+
+    def ready(self, standing: Standing) -> Tensor:
+        return standing.complete | (standing.read > standing.written)
+
+    def accept(self, standing: Standing, step: Step) -> Tensor:
+        lag = standing.read - standing.written
+        exact = torch.promote_types(step.logits.dtype, torch.float32)
+        probability = step.logits.to(exact).softmax(-1).amax(-1).cpu()
+        sure = probability >= threshold(lag, standing.k, self.options.rho_last, self.options.k_max)
+        return sure | (lag >= self.options.k_max)
