@@ -141,7 +141,8 @@ def _uncached_step(
     source = model.embed_source(torch.tensor([read]))
     encoded = model.encode(source, torch.tensor([len(read)]))
     target = model.embed_target(torch.tensor([[BOS, *written]]))
-    decoded = model.decode(target, encoded, torch.tensor([path]), torch.tensor([float(k)]))
+    dial = torch.tensor([float(k)])
+    decoded = model.decode(target, encoded, torch.tensor([path]), dial, streaming=True)
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
     return Step(logits.argmax(-1), logits, decoded.extras)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from waitinfo.errors import unknown
 from waitinfo.model.attention import (
-    CROSS_ATTENTIONS,
+    Aside,
     CrossAttention,
     Memory,
     SelfAttention,
@@ -18,6 +18,8 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {"plain": CrossAttention}
 
 
 class FeedForward(nn.Module):
@@ -76,8 +78,8 @@ class DecoderLayer(nn.Module):
         memory: Memory,
         source: SourceView,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        extra: list[Tensor | None] = []
+    ) -> tuple[Tensor, Aside | None]:
+        extra: list[Aside | None] = []
 
         def cross(h: Tensor) -> Tensor:
             mixed, found = self.cross(h, memory, source)

@@ -47,5 +47,4 @@ def check_dial(system: System, k: float | None) -> float:
         if k is not None:
             raise WaitinfoError(f"--k {k:g}: {system.name} translates whole sentences, without k")
         return 1.0
-    trained = float(getattr(system.options, "k", dial.default))
-    return dial.check(trained if k is None else k)
+    return dial.check(system.trained_dial() if k is None else k)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.attention import Aside
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
@@ -46,14 +47,18 @@ class Dial:
     minimum: float = 1.0
     whole: bool = True  # only whole numbers make sense
     help: str = ""
+    maximum: float = math.inf
 
     def check(self, value: float) -> float:
-        fits = math.isfinite(value) and value >= self.minimum
+        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
-            raise WaitinfoError(
-                f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
+            bounds = (
+                f"of at least {self.minimum:g}"
+                if math.isinf(self.maximum)
+                else f"from {self.minimum:g} to {self.maximum:g}"
             )
+            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {bounds}")
         return float(value)
 
 
@@ -75,7 +80,7 @@ class Step:
 
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
-    extras: list[Tensor | None]  # by layer, from the cross-attention
+    extras: list[Aside | None]  # by layer, from the cross-attention
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ class System(ABC):
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {}
     )  # what the system needs of the Transformer
+    attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -131,6 +137,16 @@ class System(ABC):
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
             )
+        serve = self.attentions or (self.model_defaults.get("cross_attention", "plain"),)
+        if config.cross_attention not in serve:
+            raise WaitinfoError(
+                f"model.cross_attention {config.cross_attention}: {self.name} needs "
+                + " or ".join(serve)
+            )
+
+    def trained_dial(self) -> float:
+        """The dial value that a model of this system was trained for."""
+        return self.dial.default if self.dial else 1.0
 
     # How it trains
 
@@ -140,7 +156,9 @@ class System(ABC):
         target = model.embed_target(batch.target_in)
         visible = self._training_path(batch, source, target, moment)
         encoded = model.encode(source, batch.source_lengths)
-        decoded = model.decode(target, encoded, visible, self._dial_rows(batch, moment))
+        k = self._dial_rows(batch, moment)
+        # A fixed dial asks for what a translation at that dial would see.
+        decoded = model.decode(target, encoded, visible, k, streaming=moment.k is not None)
         return self.combine(model, batch, source, target, decoded, moment)
 
     def _training_path(
@@ -152,8 +170,7 @@ class System(ABC):
         with torch.no_grad():
             return self.path(batch, source.info, target.info, k)
 
-    @staticmethod
-    def _dial_rows(batch: Batch, moment: Moment) -> Tensor | None:
+    def _dial_rows(self, batch: Batch, moment: Moment) -> Tensor | None:
         if moment.k is None:
             return None
         return torch.full((batch.pairs,), float(moment.k), device=batch.source.device)
@@ -197,6 +214,12 @@ class System(ABC):
     def accept(self, standing: Standing, step: Step) -> Tensor:
         """[B] whether a computed token may be written; else one more source token is read."""
         return torch.ones_like(standing.complete)
+
+
+def heads_stopped(step: Step) -> Tensor:
+    """[B] whether every head of every layer has found its place within what is read."""
+    found = [aside.stopped for aside in step.extras if aside and aside.stopped is not None]
+    return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
 
 
 def whole_source(batch: Batch) -> Tensor:
