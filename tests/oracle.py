@@ -82,6 +82,14 @@ def literal_path(
     return path
 
 
+def dial_near(system: System, k: float) -> float:
+    """A dial value in the system's range that grows with k."""
+    dial = system.dial
+    if dial is None or math.isinf(dial.maximum):
+        return k
+    return dial.minimum + (dial.maximum - dial.minimum) * k / (k + 2)
+
+
 @torch.no_grad()
 def uncached_decode(
     model: Transformer, system: System, source: list[int], k: float, guard: bool = True

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from tests.oracle import uncached_decode
+from tests.oracle import dial_near, uncached_decode
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder
@@ -39,6 +39,7 @@ def restless(model):
 def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) -> None:
     system = build_system(name)
     model = restless(tiny_model(seed=3, **system.model_defaults))
+    k = dial_near(system, k)
     sources = sentences(12)
     found = Decoder(model, system, ending, slots=5).decode(sources, k)
     for source, hypothesis in zip(sources, found, strict=True):

@@ -18,8 +18,15 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.gaussian import GaussianAttention
+from waitinfo.model.monotonic import LookbackAttention, MonotonicAttention
 
-CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {"plain": CrossAttention}
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {
+    "plain": CrossAttention,
+    "mma": LookbackAttention,
+    "mma-hard": MonotonicAttention,
+    "gma": GaussianAttention,
+}
 
 
 class FeedForward(nn.Module):

@@ -1,0 +1,59 @@
+"""Gaussian multi-head attention: writes once the source is read delta beyond its position."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.systems.base import (
+    Dial,
+    Moment,
+    Standing,
+    Step,
+    System,
+    SystemOptions,
+    heads_stopped,
+)
+from waitinfo.text.batches import Batch
+
+
+@dataclass(frozen=True)
+class GMAOptions(SystemOptions):
+    delta: float = 1.0  # how far beyond the aligned position the model sees in training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.delta < math.inf:
+            raise WaitinfoError(f"system.delta {self.delta:g}: must be 0 or more")
+
+
+class GMA(System):
+    name = "gma"
+    summary = "aligns each token with a place in the source and reads delta beyond it"
+    dial = Dial("delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned place")
+    model_defaults = MappingProxyType({"cross_attention": "gma"})
+    Options = GMAOptions
+    options: GMAOptions
+
+    def trained_dial(self) -> float:
+        return self.options.delta
+
+    def _dial_rows(self, batch: Batch, moment: Moment) -> Tensor:
+        if moment.k is not None:
+            delta = moment.k
+        elif moment.update < self.options.whole_source_updates:
+            delta = math.inf
+        else:
+            delta = self.options.delta
+        return torch.full((batch.pairs,), float(delta), device=batch.source.device)
+
+    def ready(self, standing: Standing) -> Tensor:
+        return torch.ones_like(standing.complete)
+
+    def accept(self, standing: Standing, step: Step) -> Tensor:
+        return heads_stopped(step)
