@@ -186,10 +186,10 @@ def literal_dal(delays: list[float], n: int, m: int) -> float:
 def test_the_loss_adds_the_slowest_heads_lag(tiny_model, kind: str) -> None:
     pairs = [([5, 6, 7, 8], [9, 10, 11]), ([12], [13, 14, 15, 16, 17])]
     model, batch = tiny_model(cross_attention=kind), batch_of(pairs, pad_to=9)
-    moment = Moment(update=0, draw=random.Random(0))
 
-    def total(latency: float, variance: float) -> float:
-        options = {"latency_weight": latency, "variance_weight": variance}
+    def total(latency: float, variance: float, update: int = 7) -> float:
+        moment = Moment(update, random.Random(0))
+        options = {"latency_weight": latency, "variance_weight": variance, "latency_after": 7}
         return float(build_system("mma", options).loss(model, batch, moment).total.detach())
 
     source, target = model.embed_source(batch.source), model.embed_target(batch.target_in)
@@ -204,6 +204,7 @@ def test_the_loss_adds_the_slowest_heads_lag(tiny_model, kind: str) -> None:
         lag += literal_dal(slow, n, m)
         spread += float(((heads - heads.mean(0)) ** 2).mean().detach())
     assert total(0.5, 0) - total(0, 0) == pytest.approx(0.5 * lag, rel=1e-5)
+    assert total(0.5, 0.5, update=6) == total(0, 0)
     assert total(0, 0.5) - total(0, 0) == pytest.approx(0.5 * spread, rel=1e-5)
 
 

@@ -30,10 +30,11 @@ from waitinfo.text.batches import Batch
 class MMAOptions(SystemOptions):
     latency_weight: float = 0.1  # lambda of the expected lag: more makes the model faster
     variance_weight: float = 0.0  # lambda of how far heads are apart
+    latency_after: int = 1000  # first updates without these losses: translating comes first
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("latency_weight", "variance_weight"):
+        for name in ("latency_weight", "variance_weight", "latency_after"):
             if not getattr(self, name) >= 0:
                 raise WaitinfoError(f"system.{name} {getattr(self, name)}: must be 0 or more")
 
@@ -100,11 +101,14 @@ class MMA(System):
         alignments = [alignment for alignment in found if alignment is not None]
         if not alignments:  # a fixed threshold: nothing is in expectation
             return losses
+        active = moment.update >= self.options.latency_after
         delays = torch.cat([expected_delays(alignment) for alignment in alignments], 1)
         lags = expected_lags(slowest_delays(delays), batch)
         total = losses.total
-        total = total + self.options.latency_weight * (lags.sum(-1) / batch.target_lengths).sum()
-        if self.options.variance_weight:
+        if active and self.options.latency_weight:
+            lag = (lags.sum(-1) / batch.target_lengths).sum()
+            total = total + self.options.latency_weight * lag
+        if active and self.options.variance_weight:
             variance = delay_variance(delays, batch).sum()
             total = total + self.options.variance_weight * variance
         return Losses(total, {**losses.parts, "lag": lags.detach().sum()})
