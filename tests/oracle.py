@@ -83,6 +83,14 @@ def literal_path(
     return path
 
 
+def dial_near(system: System, k: float) -> float:
+    """A dial value in the system's range that grows with k."""
+    dial = system.dial
+    if dial is None or math.isinf(dial.maximum):
+        return k
+    return dial.minimum + (dial.maximum - dial.minimum) * k / (k + 2)
+
+
 @torch.no_grad()
 def uncached_decode(
     model: Transformer, system: System, source: list[int], k: float, guard: bool = True
@@ -163,7 +171,7 @@ def _uncached_step(
     dial, visible, everything = torch.tensor([float(k)]), torch.tensor([path]), None
     if seen[0] is not None:
         visible, everything = torch.tensor([seen]).transpose(1, 2), visible  # [1, H, T], [1, T]
-    decoded = model.decode(target, encoded, visible, dial, everything)
+    decoded = model.decode(target, encoded, visible, dial, everything, streaming=True)
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
     return Step(logits.argmax(-1), logits, decoded.extras)

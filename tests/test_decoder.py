@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from tests.oracle import uncached_decode
+from tests.oracle import dial_near, uncached_decode
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.experts import ExpertAttention
 from waitinfo.streaming.beam import BeamDecoder
@@ -42,6 +42,7 @@ def restless(model):
 def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) -> None:
     system = build_system(name)
     model = restless(tiny_model(seed=3, **system.model_defaults))
+    k = dial_near(system, k)
     sources = sentences(12)
     found = Decoder(model, system, ending, slots=5).decode(sources, k)
     for source, hypothesis in zip(sources, found, strict=True):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
-from tests.oracle import uncached_decode
+from tests.oracle import dial_near, uncached_decode
 from tests.test_decoder import Fussy, restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
@@ -81,9 +81,10 @@ def trickle(
 @pytest.mark.parametrize("name", NAMES)
 def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
     sources = [s[:7] for s in sentences(16, seed=11)]
-    dials = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
-    records = trickle(name, sources, dials, slots=7, seed=1)
     model, system = MODELS[name]
+    draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
+    dials = [dial_near(system, k) for k in draws]
+    records = trickle(name, sources, dials, slots=7, seed=1)
     for source, k, record in zip(sources, dials, records, strict=True):
         tokens, path = uncached_decode(model, system, source, k)
         assert [event.token for event in record.writes] == tokens
@@ -105,7 +106,7 @@ def real_sentences() -> list[list[int]]:
 def test_real_sentences_in_random_company(name: str, real_sentences: list[list[int]]) -> None:
     """A hundred for each system, thirty at a time, against decoding without caches."""
     model, system = build(name, vocabulary=600)
-    dials = [1.0 + i % 5 for i in range(len(real_sentences))]
+    dials = [dial_near(system, 1.0 + i % 5) for i in range(len(real_sentences))]
     records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
     for source, k, record in zip(real_sentences, dials, records, strict=True):
         tokens, path = uncached_decode(model, system, source, k)
@@ -117,7 +118,7 @@ def test_real_sentences_in_random_company(name: str, real_sentences: list[list[i
 @given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(0, 10**6))
 def test_company_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
     sources = sentences(8, seed=seed % 50)
-    dials = [1.0 + (seed + i) % 4 for i in range(len(sources))]
+    dials = [dial_near(MODELS[name][1], 1.0 + (seed + i) % 4) for i in range(len(sources))]
     together = trickle(name, sources, dials, slots, seed)
     alone = [trickle(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
     for a, b in zip(together, alone, strict=True):

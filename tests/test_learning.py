@@ -63,7 +63,7 @@ def accuracy_and_lag(
     return right / total, corpus_latency(lags, PROFILES["paper"])["AL"]
 
 
-def learn(corpus: Path, out: Path, system: dict) -> Path:
+def learn(corpus: Path, out: Path, system: dict, **training: float) -> Path:
     values = {
         "data": str(corpus),
         "size": "tiny",
@@ -72,7 +72,7 @@ def learn(corpus: Path, out: Path, system: dict) -> Path:
         "training": {
             "updates": 400, "batch_tokens": 1000, "lr": 4e-3, "warmup": 100, "cooldown": 0.4,
             "validate_every": 500, "validate_sentences": 0, "checkpoint_every": 500,
-            "ema_decay": 0.98,
+            "ema_decay": 0.98, **training,
         },
     }  # fmt: skip
     train(values, out, display=SilentDisplay())
@@ -119,3 +119,22 @@ def test_one_wait_k_model_for_each_k(ahead_corpus: Path, tmp_path: Path) -> None
         points.append(accuracy_and_lag(run, corpus, k))
     (low, short), (high, long) = points
     assert high > 0.97 and low < high - 0.3 and short < long
+
+
+def test_monotonic_heads_find_the_shortest_wait(ahead_corpus: Path, tmp_path: Path) -> None:
+    """Told only that waiting costs, heads must find out that three tokens are enough."""
+    system = {"name": "mma", "latency_weight": 0.1, "latency_after": 50}
+    run = learn(ahead_corpus, tmp_path / "run", system, updates=200, warmup=50, batch_tokens=700)
+    corpus = Corpus(ahead_corpus)
+    accuracy, lag = accuracy_and_lag(run, corpus, 0.5)
+    assert accuracy > 0.93 and 2.8 < lag < 3.7
+    assert accuracy_and_lag(run, corpus, 0.9)[1] > lag
+
+
+def test_gaussian_positions_find_their_alignment(ahead_corpus: Path, tmp_path: Path) -> None:
+    system = {"name": "gma", "delta": 2.0}
+    run = learn(ahead_corpus, tmp_path / "run", system, updates=200, warmup=50)
+    corpus = Corpus(ahead_corpus)
+    (low, short), (high, long) = (accuracy_and_lag(run, corpus, delta) for delta in (0.0, 2.0))
+    assert high > 0.93 and 2.8 < long < 3.9
+    assert low < high - 0.3 and short < long

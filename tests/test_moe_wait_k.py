@@ -90,7 +90,8 @@ def test_attention_is_the_literal_mixture() -> None:
     visible = torch.tensor([[[1, 2, 3], [3, 4, 6], [2, 3, 4]], [[1, 2, 3], [2, 5, 7], [2, 4, 6]]])
     k = torch.tensor([3.0, 11.0])
     view = SourceView(visible, cross_bias(visible, 7), k, cross_bias(read, 7))
-    found, gates = attention(x, Memory(keys, values), view)
+    found, aside = attention(x, Memory(keys, values), view)
+    gates = aside.gates
     for b in range(2):
         expected, weighed = literal_experts(
             attention, x[b], keys[b], values[b], visible[b].tolist(), read[b].tolist(), float(k[b])
@@ -183,7 +184,7 @@ def test_training_sees_what_streaming_saw(tiny_model, monkeypatch, k: int) -> No
         return step(self, *given)
 
     def watched_decode(self, *given):
-        trained.append(given[2:])
+        trained.append(given[2:5])
         states.append(decode(self, *given))
         return states[-1]
 
@@ -218,7 +219,7 @@ def test_the_drawn_dial_makes_the_path_and_reaches_the_network(tiny_model, monke
     model, system = moe_model(tiny_model), build_system("moe-wait-k", {"equal_updates": 0})
     batch, seen, decode = batch_of(PAIRS), [], Transformer.decode
     monkeypatch.setattr(
-        Transformer, "decode", lambda s, *given: seen.append(given[2:]) or decode(s, *given)
+        Transformer, "decode", lambda s, *given: seen.append(given[2:5]) or decode(s, *given)
     )
     dials = set()
     for seed in range(12):

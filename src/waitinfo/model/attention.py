@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,19 @@ class SourceView:
     bias: Tensor  # [B, 1 or H, T, S]
     k: Tensor | None = None  # [B] the latency dial, for attention that depends on it
     read_bias: Tensor | None = None  # [B, 1, T, S] over all that was read, where heads see less
+    at: Tensor | None = None  # [B, T] target positions of the queries
+    before: Tensor | None = None  # [B, H] the layer's state after the position before; None: start
+    streaming: bool = False  # decisions are taken for good, as they are when translating
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a cross-attention reports besides its output."""
+
+    state: Tensor | None = None  # [B, H, T] where each head stands after each target position
+    stopped: Tensor | None = None  # [B, H, T] found its place within the visible prefix
+    alignment: Tensor | None = None  # [B, H, T, S] expected, for a latency loss
+    gates: Tensor | None = None  # [B, H, T] weights of the heads
 
 
 class CrossAttention(nn.Module):
@@ -110,6 +124,9 @@ class CrossAttention(nn.Module):
     Attention of other systems takes this class's place: same arguments, and an optional second
     result (expected alignments, wishes to read on) that the system finds in `Decoded.extras`.
     """
+
+    carries: ClassVar[bool] = False  # whether a state goes from one target position to the next
+    key_vectors: ClassVar[int] = 1  # a head's keys of one source token, side by side
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -123,7 +140,7 @@ class CrossAttention(nn.Module):
         keys, values = (split_heads(p, self.heads) for p in self.project(states).chunk(2, dim=-1))
         return Memory(keys, values)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside | None]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         dropout = self.dropout if self.training else 0.0

@@ -31,14 +31,24 @@ class Rows:
 class KeyValueCache:
     """Keys and values of the positions so far: [rows, H, capacity, d/H] each.
 
+    Keys may be several times as wide, for attention that has more than one key a token.
+
     Rows advance on their own: each writes where its own position is. Writing a position again
     replaces it, so a step that a policy refuses needs no undoing.
     """
 
-    def __init__(self, rows: int, heads: int, capacity: int, width: int, like: Tensor) -> None:
-        shape = (rows, heads, capacity, width)
-        self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.values = torch.zeros_like(self.keys)
+    def __init__(
+        self,
+        rows: int,
+        heads: int,
+        capacity: int,
+        width: int,
+        like: Tensor,
+        key_vectors: int = 1,
+    ) -> None:
+        shape = (rows, heads, capacity)
+        self.keys = like.new_zeros(*shape, key_vectors * width)
+        self.values = like.new_zeros(*shape, width)
 
     def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
         """Store [R, H, T, d/H] at the positions at [R, T] of the given rows."""

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import CrossAttention, Memory, SourceView, merge_heads, split_heads
+from waitinfo.model.attention import (
+    Aside,
+    CrossAttention,
+    Memory,
+    SourceView,
+    merge_heads,
+    split_heads,
+)
 
 DIAL_UNIT = 10.0  # k enters the gate in tens, of the order of its other inputs
 
@@ -37,7 +44,7 @@ class Gate(nn.Module):
 
 
 class ExpertAttention(CrossAttention):
-    """Cross-attention over one prefix a head; its second result are the gates [B, H, T].
+    """Cross-attention over one prefix a head; reports its gates.
 
     Without a dial k the gate has nothing to go by, and all experts weigh the same.
     """
@@ -46,7 +53,7 @@ class ExpertAttention(CrossAttention):
         super().__init__(width, heads, dropout)
         self.gate = Gate(heads)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside | None]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         scores = queries @ memory.keys.transpose(-2, -1)  # [B, H, T, S]
@@ -58,7 +65,7 @@ class ExpertAttention(CrossAttention):
         if view.k is None:
             return self.out(merge_heads(mixed)), None
         gates = self.gate(self._mass(scores, seen, view), view.k)
-        return self.out(merge_heads(mixed * gates[..., None].to(mixed.dtype))), gates
+        return self.out(merge_heads(mixed * gates[..., None].to(mixed.dtype))), Aside(gates=gates)
 
     @staticmethod
     def _mass(scores: Tensor, seen: Tensor, view: SourceView) -> Tensor:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from waitinfo.errors import unknown
 from waitinfo.model.attention import (
+    Aside,
     CrossAttention,
     Memory,
     SelfAttention,
@@ -18,10 +19,15 @@ from waitinfo.model.attention import (
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.experts import ExpertAttention
+from waitinfo.model.gaussian import GaussianAttention
+from waitinfo.model.monotonic import LookbackAttention, MonotonicAttention
 
 CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {
     "plain": CrossAttention,
     "moe": ExpertAttention,
+    "mma": LookbackAttention,
+    "mma-hard": MonotonicAttention,
+    "gma": GaussianAttention,
 }
 
 
@@ -81,8 +87,8 @@ class DecoderLayer(nn.Module):
         memory: Memory,
         source: SourceView,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        extra: list[Tensor | None] = []
+    ) -> tuple[Tensor, Aside | None]:
+        extra: list[Aside | None] = []
 
         def cross(h: Tensor) -> Tensor:
             mixed, found = self.cross(h, memory, source)

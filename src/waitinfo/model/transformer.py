@@ -8,14 +8,14 @@ position may see, and, at most, as another kind of cross-attention.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import Memory, Place, SelfView, SourceView
+from waitinfo.model.attention import Aside, CrossAttention, Memory, Place, SelfView, SourceView
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
@@ -54,7 +54,7 @@ class Decoded:
     """What the decoder made of its inputs."""
 
     states: Tensor  # [B, T, d]
-    extras: list[Tensor | None]  # by layer, what its cross-attention had to say besides
+    extras: list[Aside | None]  # by layer, what its cross-attention had to say besides
 
 
 def sinusoids(at: Tensor, width: int) -> Tensor:
@@ -178,8 +178,10 @@ class Transformer(nn.Module):
 
     def _memories(self, x: Tensor) -> list[Memory]:
         states = self.encoder_norm(x)
-        layers = cast("list[DecoderLayer]", list(self.decoder_layers))
-        return [layer.cross.memory(states) for layer in layers]
+        return [cross.memory(states) for cross in self._crosses()]
+
+    def _crosses(self) -> list[CrossAttention]:
+        return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
 
     def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
         aware = source.info if self.config.info_self_attention else None
@@ -201,14 +203,17 @@ class Transformer(nn.Module):
         visible: Tensor,
         k: Tensor | None = None,
         read: Tensor | None = None,
+        streaming: bool = False,
     ) -> Decoded:
         """Decode whole targets: visible [B, T] or [B, H, T] source tokens at each position.
 
-        read [B, T]: those read by then, where heads see fewer.
+        read [B, T]: those read by then, where heads see fewer. With `streaming`, attention decides
+        as it does when translating, not in expectation.
         """
         aware = target.info if self.config.info_self_attention else None
         bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
-        return self._decode(target, SelfView(bias), encoded, visible, k, read, None)
+        source = self._source_view(target, encoded, visible, k, read, streaming)
+        return self._decode(target, SelfView(bias), encoded, source)
 
     def step(
         self,
@@ -219,47 +224,78 @@ class Transformer(nn.Module):
         place: Place,
         k: Tensor | None = None,
         read: Tensor | None = None,
+        states: list[Tensor] | None = None,
     ) -> Decoded:
-        """Decode the next positions of some rows, [R, T] each at its own place."""
+        """Decode the next positions of some rows, [R, T] each at its own place.
+
+        states: by layer, what its cross-attention carries on from the position before, [R, H].
+        """
         aware = target.info if self.config.info_self_attention else None
         view = SelfView(self_bias(place.at, place.keys, aware), place)
-        return self._decode(target, view, encoded, visible, k, read, caches)
+        source = self._source_view(target, encoded, visible, k, read, True)
+        return self._decode(target, view, encoded, source, caches, states)
 
     def _decode(
         self,
         target: Embedded,
         view: SelfView,
         encoded: Encoded,
-        visible: Tensor,
-        k: Tensor | None,
-        read: Tensor | None,
-        caches: list[KeyValueCache] | None,
+        source: SourceView,
+        caches: list[KeyValueCache] | None = None,
+        states: list[Tensor] | None = None,
     ) -> Decoded:
-        bias = self._cross_bias(target, encoded, visible)
-        read_bias = None
-        if read is not None and read is not visible:
-            read_bias = self._cross_bias(target, encoded, read)
-        source = SourceView(visible, bias, k, read_bias)
         x = target.x
         extras = []
         for number, layer in enumerate(self.decoder_layers):
             cache = None if caches is None else caches[number]
+            if states:
+                source = replace(source, before=states[number])
             x, extra = layer(x, view, encoded.memories[number], source, cache)
             extras.append(extra)
         return Decoded(self.decoder_norm(x), extras)
 
-    def _cross_bias(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
+    def _source_view(
+        self,
+        target: Embedded,
+        encoded: Encoded,
+        visible: Tensor,
+        k: Tensor | None,
+        read: Tensor | None,
+        streaming: bool,
+    ) -> SourceView:
         weight = None
         if self.config.info_cross_attention and target.info is not None:
             assert encoded.info is not None
             weight = consistency(encoded.info, target.info)
-        return cross_bias(visible, encoded.width, weight)
+        bias = cross_bias(visible, encoded.width, weight)
+        read_bias = None
+        if read is not None and read is not visible:
+            read_bias = cross_bias(read, encoded.width, weight)
+        return SourceView(visible, bias, k, read_bias, target.at, streaming=streaming)
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> list[KeyValueCache]:
         """Empty caches, one a layer."""
         heads, weight = self.config.heads, self.source_embedding.weight
         width = self.config.width // heads
         return [KeyValueCache(rows, heads, capacity, width, weight) for _ in range(layers)]
+
+    def new_memories(self, rows: int, capacity: int) -> list[KeyValueCache]:
+        """Empty caches of source keys and values, one a decoder layer."""
+        heads, weight = self.config.heads, self.source_embedding.weight
+        width = self.config.width // heads
+        return [
+            KeyValueCache(rows, heads, capacity, width, weight, cross.key_vectors)
+            for cross in self._crosses()
+        ]
+
+    def new_states(self, rows: int) -> list[Tensor]:
+        """What cross-attention carries at the start of a target: [rows, H] a layer, if anything."""
+        exact = torch.promote_types(self.source_embedding.weight.dtype, torch.float32)
+        return [
+            torch.zeros(rows, self.config.heads, device=self.device, dtype=exact)
+            for cross in self._crosses()
+            if cross.carries
+        ]
 
     def logits(self, states: Tensor) -> Tensor:
         """[…, d] -> [..., V]; the output matrix is the target embedding."""

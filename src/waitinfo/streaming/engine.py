@@ -73,9 +73,10 @@ class Engine:
         # One position more than can be used: padding of a shared pass goes there.
         width = capacity + 1
         self.encoder = model.new_caches(config.encoder_layers if self.causal else 0, slots, width)
-        self.memory = model.new_caches(config.decoder_layers, slots, width)
+        self.memory = model.new_memories(slots, width)
         written = int(length_limit(torch.tensor(capacity))) + 1
         self.decoder = model.new_caches(config.decoder_layers, slots, written)
+        self.states = model.new_states(slots)  # of cross-attention, after the last written token
         self.has_info = model.source_info is not None
         exact = torch.promote_types(model.source_embedding.weight.dtype, torch.float32)
         self.source_info = torch.ones(slots, width, device=model.device, dtype=exact)
@@ -122,6 +123,8 @@ class Engine:
         self.fed[slot], self.active[slot] = False, True
         self.inputs[slot] = BOS
         self.least[slot] = 0
+        for state in self.states:
+            state[slot] = 0
         for field in fields(Standing):
             getattr(self.standing, field.name)[slot] = 0
         self.set_dial(slot, k)
@@ -299,6 +302,7 @@ class Engine:
         self.standing.written[kept] += 1
         self.standing.target_info[kept] += infos[accepted]
         self.inputs[kept] = tokens[accepted]
+        self._keep_states(kept, accepted, step)
         full = standing.complete & (standing.written + 1 >= length_limit(standing.read))
         for row in accepted.nonzero().flatten().tolist():
             slot, token = int(rows[row]), int(tokens[row])
@@ -306,6 +310,15 @@ class Engine:
             self.active[slot] = not last
             events.append(self._event(slot, WRITE, token, float(infos[row]), last))
         self._read_after_refusal(rows[~accepted], events)
+
+    def _keep_states(self, kept: Tensor, accepted: Tensor, step: Step) -> None:
+        """Carry on what the cross-attention of accepted rows found."""
+        if not self.states:
+            return
+        kept, accepted = kept.to(self.model.device), accepted.to(self.model.device)
+        for state, aside in zip(self.states, step.extras, strict=True):
+            assert aside is not None and aside.state is not None
+            state[kept] = aside.state[accepted, :, -1].to(state.dtype)
 
     def _read_after_refusal(self, rows: Tensor, events: list[TokenEvent]) -> None:
         """A refused row reads on at once, so that a slot without events is one that must wait."""
@@ -331,7 +344,8 @@ class Engine:
         target = model.embed_target(self.inputs[rows][:, None].to(device), at)
         visible, read = self._seen(standing)
         k = standing.k.to(device, torch.float32)
-        decoded = model.step(target, encoded, visible, self.decoder, place, k, read)
+        states = [some.take(state) for state in self.states]
+        decoded = model.step(target, encoded, visible, self.decoder, place, k, read, states)
         logits = model.logits(decoded.states[:, -1])
         logits[:, [PAD, BOS]] = -torch.inf
         tokens = logits.argmax(-1)

@@ -8,13 +8,16 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.systems.adaptive_wait_k import AdaptiveWaitK
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
 from waitinfo.systems.full import Full
+from waitinfo.systems.gma import GMA
+from waitinfo.systems.mma import MMA
 from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.systems.multipath import Multipath
 from waitinfo.systems.wait_info import WaitInfo
 from waitinfo.systems.wait_k import WaitK
 
 SYSTEMS: dict[str, type[System]] = {
-    system.name: system for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, WaitInfo)
+    system.name: system
+    for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, MMA, GMA, WaitInfo)
 }
 
 __all__ = [
@@ -49,5 +52,4 @@ def check_dial(system: System, k: float | None) -> float:
         if k is not None:
             raise WaitinfoError(f"--k {k:g}: {system.name} translates whole sentences, without k")
         return 1.0
-    trained = float(getattr(system.options, "k", dial.default))
-    return dial.check(trained if k is None else k)
+    return dial.check(system.trained_dial() if k is None else k)

@@ -19,7 +19,7 @@ import math
 import random
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.attention import Aside
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
@@ -80,7 +81,7 @@ class Step:
 
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
-    extras: list[Tensor | None]  # by layer, from the cross-attention
+    extras: list[Aside | None]  # by layer, from the cross-attention
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class System(ABC):
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {}
     )  # what the system needs of the Transformer
+    attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -136,11 +138,16 @@ class System(ABC):
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
             )
-        wanted = self.model_defaults.get("cross_attention", "plain")
-        if config.cross_attention != wanted:
+        serve = self.attentions or (self.model_defaults.get("cross_attention", "plain"),)
+        if config.cross_attention not in serve:
             raise WaitinfoError(
-                f"model.cross_attention {config.cross_attention}: {self.name} needs {wanted}"
+                f"model.cross_attention {config.cross_attention}: {self.name} needs "
+                + " or ".join(serve)
             )
+
+    def trained_dial(self) -> float:
+        """The dial value that a model of this system was trained for."""
+        return self.dial.default if self.dial else 1.0
 
     # How it trains
 
@@ -149,14 +156,12 @@ class System(ABC):
         k = self._training_dial(batch, moment)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
-        read = self._training_path(batch, source, target, replace(moment, k=k))
-        visible = read
-        if k is not None:
-            written = torch.arange(read.shape[-1], device=read.device)
-            dial = torch.full((batch.pairs, 1), k, device=read.device)
-            visible = self.visible(read, written, dial, model.config.heads)
+        read, visible = self._training_view(model, batch, source, target, k)
         encoded = model.encode(source, batch.source_lengths)
-        decoded = model.decode(target, encoded, visible, self.dial_rows(batch, moment, k), read)
+        # A fixed dial asks for what a translation at that dial would see.
+        streaming = moment.k is not None
+        dials = self.dial_rows(batch, moment, k)
+        decoded = model.decode(target, encoded, visible, dials, read, streaming)
         return self.combine(model, batch, source, target, decoded, moment)
 
     def _training_dial(self, batch: Batch, moment: Moment) -> float | None:
@@ -167,14 +172,22 @@ class System(ABC):
             return None
         return self.draw_dial(batch, moment)
 
-    def _training_path(
-        self, batch: Batch, source: Embedded, target: Embedded, moment: Moment
-    ) -> Tensor:
-        k = self._training_dial(batch, moment)
+    def _training_view(
+        self,
+        model: Transformer,
+        batch: Batch,
+        source: Embedded,
+        target: Embedded,
+        k: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is read at each target position, [B, T], and what is seen of it."""
         if k is None:
-            return whole_source(batch)
+            return whole_source(batch), whole_source(batch)
         with torch.no_grad():
-            return self.path(batch, source.info, target.info, k)
+            read = self.path(batch, source.info, target.info, k)
+        written = torch.arange(read.shape[-1], device=read.device)
+        dial = torch.full((batch.pairs, 1), k, device=read.device)
+        return read, self.visible(read, written, dial, model.config.heads)
 
     def dial_rows(self, batch: Batch, moment: Moment, k: float | None) -> Tensor | None:
         """[B] the dial a batch is seen with, for cross-attention that depends on it."""
@@ -229,6 +242,12 @@ class System(ABC):
     def accept(self, standing: Standing, step: Step) -> Tensor:
         """[B] whether a computed token may be written; else one more source token is read."""
         return torch.ones_like(standing.complete)
+
+
+def heads_stopped(step: Step) -> Tensor:
+    """[B] whether every head of every layer has found its place within what is read."""
+    found = [aside.stopped for aside in step.extras if aside and aside.stopped is not None]
+    return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
 
 
 def whole_source(batch: Batch) -> Tensor:

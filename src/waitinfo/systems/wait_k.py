@@ -38,6 +38,9 @@ class WaitK(System):
     Options = WaitKOptions
     options: WaitKOptions
 
+    def trained_dial(self) -> float:
+        return self.options.k
+
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         return self.options.k
 
