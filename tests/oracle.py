@@ -36,6 +36,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch
         pairs=len(pairs),
         tokens=sum(len(t) + 1 for _, t in pairs),
         longest_source=max(len(s) + 1 for s, _ in pairs),
+        lengths=tuple((len(s) + 1, len(t) + 1) for s, t in pairs),
     )
 
 
@@ -102,7 +103,8 @@ def uncached_decode(
         if read == 0 or not (complete or (bool(system.ready(standing)[0]) and within)):
             read += 1
             continue
-        step = _uncached_step(model, tokens[:read], written, [*path, read], k)
+        seen = [read] * (len(written) + 1) if system.fresh_past else [*path, read]
+        step = _uncached_step(model, tokens[:read], written, seen, k)
         token = int(step.tokens)
         accepted = complete or bool(system.accept(standing, step)[0])
         if not accepted or (guard and token == EOS and not complete):
@@ -137,11 +139,13 @@ def _standing(
 def _uncached_step(
     model: Transformer, read: list[int], written: list[int], path: list[int], k: float
 ) -> Step:
-    """The next token, with every earlier one computed anew over the prefix of its own time."""
+    """The next token, with every earlier one computed anew over the prefix that path gives it."""
     source = model.embed_source(torch.tensor([read]))
     encoded = model.encode(source, torch.tensor([len(read)]))
     target = model.embed_target(torch.tensor([[BOS, *written]]))
     decoded = model.decode(target, encoded, torch.tensor([path]), torch.tensor([float(k)]))
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
-    return Step(logits.argmax(-1), logits, decoded.extras)
+    head = model.write_head
+    write = None if head is None else decoded.states[:, -1] @ head.weight[0] + head.bias
+    return Step(logits.argmax(-1), logits, decoded.extras, write)

@@ -44,16 +44,18 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
+    maximum: float = math.inf
     whole: bool = True  # only whole numbers make sense
     help: str = ""
 
     def check(self, value: float) -> float:
-        fits = math.isfinite(value) and value >= self.minimum
+        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
-            raise WaitinfoError(
-                f"--k {value:g}: {self.name} must be a {kind} of at least {self.minimum:g}"
-            )
+            limits = f"from {self.minimum:g} to {self.maximum:g}"
+            if self.maximum == math.inf:
+                limits = f"of at least {self.minimum:g}"
+            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)
 
 
@@ -76,6 +78,7 @@ class Step:
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
     extras: list[Tensor | None]  # by layer, from the cross-attention
+    write: Tensor | None = None  # [B] log-odds of WRITE, in a model with a head for it
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class System(ABC):
         {}
     )  # what the system needs of the Transformer
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
+    fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
