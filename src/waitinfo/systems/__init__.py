@@ -7,12 +7,13 @@ from typing import Any
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
 from waitinfo.systems.full import Full
+from waitinfo.systems.gsimt import GSiMT
 from waitinfo.systems.multipath import Multipath
 from waitinfo.systems.wait_info import WaitInfo
 from waitinfo.systems.wait_k import WaitK
 
 SYSTEMS: dict[str, type[System]] = {
-    system.name: system for system in (Full, WaitK, Multipath, WaitInfo)
+    system.name: system for system in (Full, WaitK, Multipath, WaitInfo, GSiMT)
 }
 
 __all__ = [
