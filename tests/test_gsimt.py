@@ -128,13 +128,13 @@ def test_prior_by_hand() -> None:
     """P(L <= l) of a Poisson distribution of mean 2 is e^-2 (1 + 2 + 2 + 4/3 + …)."""
     lead = torch.tensor([-3, 0, 1, 2, 3, 50])
     terms = [1, 2, 2, 4 / 3]
-    sums = [math.exp(-2) * sum(terms[: l + 1]) for l in range(4)]
+    sums = [math.exp(-2) * sum(terms[: count + 1]) for count in range(4)]
     expected = torch.tensor([0.001, *sums, 0.999], dtype=torch.float64)
     torch.testing.assert_close(poisson_prior(lead, 2.0), expected)
     # As wait-zeta: the likelier action is WRITE from a lead of zeta on.
     for zeta in range(1, 12):
         writes = poisson_prior(torch.arange(30), zeta) >= 0.5
-        assert writes.tolist() == [l >= zeta for l in range(30)]
+        assert writes.tolist() == [ahead >= zeta for ahead in range(30)]
 
 
 def test_divergence_is_that_of_the_distributions_over_paths() -> None:
