@@ -21,7 +21,7 @@ from waitinfo.systems import Moment, build_system, check_dial
 from waitinfo.systems.gsimt import Actions, poisson_prior, prior_divergence
 from waitinfo.systems.lattice import NEVER, forward_scores, lattice_points, log_marginal
 from waitinfo.systems.prefixes import prefix_groups
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.tokenizer import BOS, EOS, PAD
 
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
 
@@ -361,3 +361,21 @@ def test_what_cannot_be() -> None:
         build_system("gsimt", {"band": -1})
     with pytest.raises(WaitinfoError, match="positions_at_once 0: must be at least 1"):
         build_system("gsimt", {"positions_at_once": 0})
+
+
+def test_what_is_decoded_is_what_was_trained(hesitant) -> None:
+    """Each decision and each token, looked up in the lattice of source and translation."""
+    reads = 0
+    for source in sentences(8, seed=9):
+        found = Decoder(hesitant, build_system("gsimt"), "allow").decode([source], 0.5)[0]
+        write, tokens = naive_scores(hesitant, batch_of([(source, found.tokens)]))
+        tokens[..., [PAD, BOS]] = -torch.inf
+        best, read = tokens[0].argmax(-1), 1
+        for written, g in enumerate(found.path):
+            for i in range(read, g):  # a READ, unless there were too many tokens for the source
+                assert write[0, i - 1, written] < 0 or written >= 2 * i + 10
+            assert write[0, g - 1, written] >= 0 or g == len(source) + 1
+            assert best[g - 1, written] == [*found.tokens, EOS][written]
+            reads += g - read
+            read = g
+    assert reads > 8

@@ -56,7 +56,7 @@ def accuracy_and_lag(run: Path, corpus: Corpus, k: float) -> tuple[float, float]
     return right / total, corpus_latency(found)["AL"]
 
 
-def learn(corpus: Path, out: Path, system: dict) -> Path:
+def learn(corpus: Path, out: Path, system: dict, **training: object) -> Path:
     values = {
         "data": str(corpus),
         "size": "tiny",
@@ -65,7 +65,7 @@ def learn(corpus: Path, out: Path, system: dict) -> Path:
         "training": {
             "updates": 400, "batch_tokens": 1000, "lr": 4e-3, "warmup": 100, "cooldown": 0.4,
             "validate_every": 500, "validate_sentences": 0, "checkpoint_every": 500,
-            "ema_decay": 0.98,
+            "ema_decay": 0.98, **training,
         },
     }  # fmt: skip
     train(values, out, display=SilentDisplay())
@@ -98,3 +98,15 @@ def test_one_wait_k_model_for_each_k(ahead_corpus: Path, tmp_path: Path) -> None
         points.append(accuracy_and_lag(run, corpus, k))
     (low, short), (high, long) = points
     assert high > 0.97 and low < high - 0.3 and short < long
+
+
+def test_latent_actions_find_the_lag_they_need(ahead_corpus: Path, tmp_path: Path) -> None:
+    system = {"name": "gsimt", "zeta": 3, "whole_source_updates": 100}
+    run = learn(ahead_corpus, tmp_path / "run", system, updates=220, batch_tokens=300, warmup=60)
+    corpus = Corpus(ahead_corpus)
+    points = [accuracy_and_lag(run, corpus, threshold) for threshold in (0.1, 0.5, 0.9)]
+    accuracies, lags = zip(*points, strict=True)
+    assert accuracies[1] > 0.95
+    assert accuracies[0] < accuracies[1] - 0.3
+    assert lags[0] < lags[1] - 0.5 and lags[1] < lags[2] - 0.5
+    assert 2.8 < lags[1] < 3.5
