@@ -274,6 +274,27 @@ def test_no_row_is_computed_in_vain() -> None:
         assert group.targets - 8 <= furthest.max() < group.targets
 
 
+def test_what_is_computed_again_has_the_same_dropout() -> None:
+    """Else the gradient would be that of another loss: against a finite difference."""
+    torch.manual_seed(0)
+    model = Transformer(tiny_config(write_head=True, dropout=0.3)).double().train()
+    system, batch = build_system("gsimt", {"positions_at_once": 16}), batch_of(PAIRS)
+
+    def loss() -> Tensor:
+        torch.manual_seed(5)
+        return system.loss(model, batch, Moment(0, random.Random(0), 0.1)).total
+
+    weight = model.decoder_layers[0].cross.out.weight
+    direction = torch.randn_like(weight)
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    with torch.no_grad():
+        weight.add_(1e-5 * direction)
+        above = loss()
+        weight.sub_(2e-5 * direction)
+        difference = (above - loss()) / 2e-5
+    torch.testing.assert_close((gradient * direction).sum(), difference, rtol=1e-5, atol=1e-5)
+
+
 def test_whole_source_updates_train_like_full(tiny_model) -> None:
     model, batch = tiny_model(write_head=True), batch_of(PAIRS)
     moment = Moment(update=3, draw=random.Random(0), label_smoothing=0.1)
