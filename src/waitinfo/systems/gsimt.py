@@ -150,8 +150,8 @@ class GSiMT(System):
         encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
         target = model.embed_target(batch.target_in)
         tokens = batch.target_out[:, None, : points.shape[2]].expand(points.shape).flatten()
-        groups = list(prefix_groups(points, self.options.positions_at_once))
-        keep = len(groups) == 1
+        groups = prefix_groups(points, self.options.positions_at_once)
+        keep = sum(group.positions for group in groups) <= self.options.positions_at_once
         places, parts = [], []
         for planned in groups:
             group = planned.to(model.device)

@@ -3,13 +3,13 @@
 The state of (i, j) is the decoder's at target position j when every position up to j sees exactly
 the first i source tokens. So each prefix of each sentence is a decoder row of its own, as long as
 the furthest point it has in the lattice. Rows of like length are computed together, a group at a
-time. Where there is more than one group, inner activations are thrown away and computed again when
+time. Where that is too much to be kept, inner activations are thrown away and computed again when
 gradients flow back, so that those of one group are all that is ever there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,11 @@ class PrefixGroup:
     wanted: Tensor  # [P] places in [R * targets]
     points: Tensor  # [P] the same as places in the lattice [B * S * T]
 
+    @property
+    def positions(self) -> int:
+        """How many are computed, padding counted."""
+        return len(self.sentences) * self.targets
+
     def to(self, device: torch.device) -> PrefixGroup:
         tensors: dict[str, Any] = {
             name: send(value, device)
@@ -51,34 +56,41 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def prefix_groups(inside: Tensor, positions: int) -> Iterator[PrefixGroup]:
-    """The rows that a lattice needs, in groups of at most so many positions, padding counted.
+def prefix_groups(inside: Tensor, positions: int) -> list[PrefixGroup]:
+    """The rows that a lattice needs, in groups of one length and at most so many positions.
 
     inside [B, S, T], on the host: the points of the lattice. A row that alone exceeds the limit is
     a group of its own.
     """
-    _, sources, targets = inside.shape
+    targets = inside.shape[-1]
     furthest = (inside * torch.arange(1, targets + 1)).amax(-1)  # [B, S]: positions a row needs
-    rows = furthest.nonzero()
-    need = furthest[rows[:, 0], rows[:, 1]]
-    order = (need * (sources + 1) + rows[:, 1]).argsort(descending=True, stable=True)
-    rows, need = rows[order], need[order]
-    start = 0
-    while start < len(rows):
-        width = min(targets, -(-int(need[start]) // MULTIPLE) * MULTIPLE)
-        group = rows[start : start + max(1, positions // width)]
-        start += len(group)
-        sentences, read = group.unbind(-1)
-        wanted = inside[sentences, read, :width].nonzero()
-        row, written = wanted.unbind(-1)
-        yield PrefixGroup(
-            sentences=sentences,
-            prefixes=read + 1,
-            targets=width,
-            sources=-(-(int(read.max()) + 1) // MULTIPLE) * MULTIPLE,
-            wanted=row * width + written,
-            points=(sentences[row] * sources + read[row]) * targets + written,
-        )
+    widths = _round_up(furthest).clamp_max(targets)
+    groups = []
+    for width in widths[furthest > 0].unique().tolist():
+        rows = ((widths == width) & (furthest > 0)).T.nonzero()  # shorter prefixes first
+        pieces = rows.split(max(1, positions // width))
+        groups += [_group(inside, piece, width) for piece in pieces]
+    return groups
+
+
+def _group(inside: Tensor, rows: Tensor, width: int) -> PrefixGroup:
+    """rows [R, 2]: prefix and sentence of each."""
+    _, sources, targets = inside.shape
+    read, sentences = rows.unbind(-1)
+    row, written = inside[sentences, read, :width].nonzero().unbind(-1)
+    return PrefixGroup(
+        sentences=sentences,
+        prefixes=read + 1,
+        targets=width,
+        sources=_round_up(int(read.max()) + 1),
+        wanted=row * width + written,
+        points=(sentences[row] * sources + read[row]) * targets + written,
+    )
+
+
+def _round_up(number: Any) -> Any:
+    """A number, or a tensor of them, up to the next multiple."""
+    return -(-number // MULTIPLE) * MULTIPLE
 
 
 def prefix_states(
