@@ -66,8 +66,8 @@ def prefix_groups(inside: Tensor, positions: int) -> list[PrefixGroup]:
     furthest = (inside * torch.arange(1, targets + 1)).amax(-1)  # [B, S]: positions a row needs
     widths = _round_up(furthest).clamp_max(targets)
     groups = []
-    for width in widths[furthest > 0].unique().tolist():
-        rows = ((widths == width) & (furthest > 0)).T.nonzero()  # shorter prefixes first
+    for width in widths[widths > 0].unique().tolist():
+        rows = (widths == width).T.nonzero()  # shorter prefixes first
         pieces = rows.split(max(1, positions // width))
         groups += [_group(inside, piece, width) for piece in pieces]
     return groups
