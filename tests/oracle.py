@@ -37,6 +37,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch
         pairs=len(pairs),
         tokens=sum(len(t) + 1 for _, t in pairs),
         longest_source=max(len(s) + 1 for s, _ in pairs),
+        lengths=tuple((len(s) + 1, len(t) + 1) for s, t in pairs),
     )
 
 
@@ -112,7 +113,8 @@ def uncached_decode(
             read += 1
             continue
         sees = _seen_by_heads(model, system, standing)
-        step = _uncached_step(model, tokens[:read], written, [*path, read], [*seen, sees], k)
+        prefixes = [read] * (len(written) + 1) if system.fresh_past else [*path, read]
+        step = _uncached_step(model, tokens[:read], written, prefixes, [*seen, sees], k)
         token = int(step.tokens)
         accepted = complete or bool(system.accept(standing, step)[0])
         if not accepted or (guard and token == EOS and not complete):
@@ -164,7 +166,7 @@ def _uncached_step(
     seen: list[list[int] | None],
     k: float,
 ) -> Step:
-    """The next token, with every earlier one computed anew over the prefix of its own time."""
+    """The next token, with every earlier one computed anew over the prefix that path gives it."""
     source = model.embed_source(torch.tensor([read]))
     encoded = model.encode(source, torch.tensor([len(read)]))
     target = model.embed_target(torch.tensor([[BOS, *written]]))
@@ -174,4 +176,6 @@ def _uncached_step(
     decoded = model.decode(target, encoded, visible, dial, everything, streaming=True)
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
-    return Step(logits.argmax(-1), logits, decoded.extras)
+    head = model.write_head
+    write = None if head is None else decoded.states[:, -1] @ head.weight[0] + head.bias
+    return Step(logits.argmax(-1), logits, decoded.extras, write)

@@ -63,7 +63,7 @@ def accuracy_and_lag(
     return right / total, corpus_latency(lags, PROFILES["paper"])["AL"]
 
 
-def learn(corpus: Path, out: Path, system: dict, **training: float) -> Path:
+def learn(corpus: Path, out: Path, system: dict, **training: object) -> Path:
     values = {
         "data": str(corpus),
         "size": "tiny",
@@ -138,3 +138,15 @@ def test_gaussian_positions_find_their_alignment(ahead_corpus: Path, tmp_path: P
     (low, short), (high, long) = (accuracy_and_lag(run, corpus, delta) for delta in (0.0, 2.0))
     assert high > 0.93 and 2.8 < long < 3.9
     assert low < high - 0.3 and short < long
+
+
+def test_latent_actions_find_the_lag_they_need(ahead_corpus: Path, tmp_path: Path) -> None:
+    system = {"name": "gsimt", "zeta": 3, "whole_source_updates": 100}
+    run = learn(ahead_corpus, tmp_path / "run", system, updates=220, batch_tokens=300, warmup=60)
+    corpus = Corpus(ahead_corpus)
+    points = [accuracy_and_lag(run, corpus, threshold) for threshold in (0.1, 0.5, 0.9)]
+    accuracies, lags = zip(*points, strict=True)
+    assert accuracies[1] > 0.95
+    assert accuracies[0] < accuracies[1] - 0.3
+    assert lags[0] < lags[1] - 0.5 and lags[1] < lags[2] - 0.5
+    assert 2.8 < lags[1] < 3.5

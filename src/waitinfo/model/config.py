@@ -46,6 +46,7 @@ class ModelConfig:
     info_cross_attention: bool = True  # Eq. 9-10
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
+    write_head: bool = False  # a probability of WRITE, from each decoder state
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

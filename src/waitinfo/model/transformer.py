@@ -87,6 +87,7 @@ class Transformer(nn.Module):
         )
         last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
+        self.write_head = nn.Linear(config.width, 1) if config.write_head else None
         self._initialise()
 
     def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:
@@ -300,3 +301,14 @@ class Transformer(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """[…, d] -> [..., V]; the output matrix is the target embedding."""
         return F.linear(states, self.target_embedding.weight)
+
+    def write_logits(self, states: Tensor) -> Tensor | None:
+        """Log-odds of WRITE, if there is a head for it: […, d] -> […].
+
+        In float32 or better whatever the precision around it: a threshold decides on them.
+        """
+        if self.write_head is None:
+            return None
+        weight, bias = self.write_head.weight[0], self.write_head.bias[0]
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        return (states.to(exact) * weight.to(exact)).sum(-1) + bias.to(exact)

@@ -86,7 +86,9 @@ class Engine:
         self.least = torch.zeros(slots, dtype=torch.long)  # tokens to have read before a next try
         self.inputs = torch.full((slots,), BOS)
         self.sources: list[list[int]] = [[] for _ in range(slots)]
+        self.targets: list[list[int]] = [[] for _ in range(slots)]
         self.encoded = [0] * slots  # source tokens in the caches
+        self.over = [0] * slots  # source tokens that the last step saw
         self.fed = [False] * slots  # the source is complete
         self.active = [False] * slots  # something is left to write
         self.free = list(range(slots - 1, -1, -1))
@@ -120,6 +122,7 @@ class Engine:
     def reset(self, slot: int, k: float) -> None:
         """Begin a new source in a slot."""
         self.sources[slot], self.encoded[slot] = [], 0
+        self.targets[slot], self.over[slot] = [], 0
         self.fed[slot], self.active[slot] = False, True
         self.inputs[slot] = BOS
         self.least[slot] = 0
@@ -308,6 +311,7 @@ class Engine:
             slot, token = int(rows[row]), int(tokens[row])
             last = token == EOS or bool(full[row])
             self.active[slot] = not last
+            self.targets[slot].append(token)
             events.append(self._event(slot, WRITE, token, float(infos[row]), last))
         self._read_after_refusal(rows[~accepted], events)
 
@@ -334,29 +338,60 @@ class Engine:
         """The best next token of every row, and the info it would have (float64, on the host)."""
         model, device = self.model, self.model.device
         some = Rows.of(rows.tolist(), device)
-        at = standing.written[:, None].to(device)
+        inputs, at, last = self._inputs(rows, standing)
         seen = int(standing.read.max())
         encoded = Encoded(
             [Memory(*cache.view(some, seen)) for cache in self.memory],
             some.take(self.source_info[:, :seen]) if self.has_info else None,
         )
-        place = Place(some, at, int(standing.written.max()) + 1)
-        target = model.embed_target(self.inputs[rows][:, None].to(device), at)
-        visible, read = self._seen(standing)
+        place = Place(some, at.to(device), int(at.max()) + 1)
+        target = model.embed_target(inputs.to(device), place.at)
+        visible, read = self._seen(standing, at.shape[1])
         k = standing.k.to(device, torch.float32)
-        states = [some.take(state) for state in self.states]
-        decoded = model.step(target, encoded, visible, self.decoder, place, k, read, states)
-        logits = model.logits(decoded.states[:, -1])
+        carried = [some.take(state) for state in self.states]
+        decoded = model.step(target, encoded, visible, self.decoder, place, k, read, carried)
+        states = decoded.states[:, 0]
+        if any(last):
+            states = decoded.states[range(len(rows)), last]
+        logits = model.logits(states)
         logits[:, [PAD, BOS]] = -torch.inf
         tokens = logits.argmax(-1)
-        return Step(tokens, logits, decoded.extras), self._info(tokens, at + 1)
+        step = Step(tokens, logits, decoded.extras, model.write_logits(states))
+        return step, self._info(tokens, standing.written[:, None].to(device) + 1)
 
-    def _seen(self, standing: Standing) -> tuple[Tensor, Tensor | None]:
-        """What every row sees of the source, [R, 1] or [R, H, 1]; by head, what it has read too."""
+    def _inputs(self, rows: Tensor, standing: Standing) -> tuple[Tensor, Tensor, list[int]]:
+        """What the decoder is fed, and where: [R, T] each; and which of it is each row's last.
+
+        That is the last token alone, for the caches hold the others; but all that was written where
+        a system wants it to see a prefix that has grown. Padding goes behind the longest target.
+        """
+        if not self.system.fresh_past:
+            return self.inputs[rows][:, None], standing.written[:, None], [0] * len(rows)
+        pieces = []
+        for slot, read in zip(rows.tolist(), standing.read.tolist(), strict=True):
+            tokens = [BOS, *self.targets[slot]]
+            start = len(tokens) - 1 if self.over[slot] == read else 0
+            self.over[slot] = read
+            pieces.append((start, tokens[start:]))
+        spare = int(standing.written.max()) + 1
+        width = max(len(tokens) for _, tokens in pieces)
+        inputs, at = [], []
+        for start, tokens in pieces:
+            padding = width - len(tokens)
+            inputs.append([*tokens, *[PAD] * padding])
+            at.append([*range(start, start + len(tokens)), *[spare] * padding])
+        return torch.tensor(inputs), torch.tensor(at), [len(tokens) - 1 for _, tokens in pieces]
+
+    def _seen(self, standing: Standing, count: int) -> tuple[Tensor, Tensor | None]:
+        """What `count` positions of every row see of the source, [R, T] or [R, H, T].
+
+        Where heads differ, also what has been read, [R, T].
+        """
         read, written, k = standing.read[:, None], standing.written[:, None], standing.k[:, None]
         visible = self.system.visible(read, written, k, self.model.config.heads)
         by_head = visible.dim() == 3
         device = self.model.device
+        visible = visible.expand(*visible.shape[:-1], count)
         return visible.to(device), read.to(device) if by_head else None
 
     def _info(self, tokens: Tensor, at: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from waitinfo.systems.adaptive_wait_k import AdaptiveWaitK
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
 from waitinfo.systems.full import Full
 from waitinfo.systems.gma import GMA
+from waitinfo.systems.gsimt import GSiMT
 from waitinfo.systems.mma import MMA
 from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.systems.multipath import Multipath
@@ -17,7 +18,7 @@ from waitinfo.systems.wait_k import WaitK
 
 SYSTEMS: dict[str, type[System]] = {
     system.name: system
-    for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, MMA, GMA, WaitInfo)
+    for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, MMA, GMA, GSiMT, WaitInfo)
 }
 
 __all__ = [

@@ -53,13 +53,10 @@ class Dial:
         fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
-            bounded = math.isfinite(self.maximum)
-            allowed = (
-                f"from {self.minimum:g} to {self.maximum:g}"
-                if bounded
-                else f"of at least {self.minimum:g}"
-            )
-            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {allowed}")
+            limits = f"from {self.minimum:g} to {self.maximum:g}"
+            if self.maximum == math.inf:
+                limits = f"of at least {self.minimum:g}"
+            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)
 
 
@@ -82,6 +79,7 @@ class Step:
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
     extras: list[Aside | None]  # by layer, from the cross-attention
+    write: Tensor | None = None  # [B] log-odds of WRITE, in a model with a head for it
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,7 @@ class System(ABC):
     )  # what the system needs of the Transformer
     attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
+    fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:

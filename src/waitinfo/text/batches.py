@@ -27,8 +27,8 @@ MULTIPLE = 8  # padded lengths are multiples of this: fused attention kernels wa
 class Batch:
     """Sentence pairs as padded tensors. n and m count end-of-sentence; S and T are padded.
 
-    Numbers that a training step needs on the host (`pairs`, `tokens`, `longest_source`) are plain
-    ints, so that nothing has to be fetched from a device.
+    Numbers that a training step needs on the host (`pairs`, `tokens`, `longest_source`, `lengths`)
+    are plain ints, so that nothing has to be fetched from a device.
     """
 
     source: Tensor  # [B, S] x_1 … x_n, x_n = EOS
@@ -39,6 +39,7 @@ class Batch:
     pairs: int
     tokens: int  # target tokens, end-of-sentence counted
     longest_source: int
+    lengths: tuple[tuple[int, int], ...]  # (n, m) of each pair
 
     def to(self, device: torch.device) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -93,6 +94,9 @@ def make_batch(split: Split, indices: Ints) -> Batch:
         pairs=len(indices),
         tokens=int(target_lengths.sum()) + len(indices),
         longest_source=int(source_lengths.max()) + 1,
+        lengths=tuple(
+            zip((source_lengths + 1).tolist(), (target_lengths + 1).tolist(), strict=True)
+        ),
     )
 
 

@@ -1,0 +1,173 @@
+"""GSiMT: READ and WRITE as latent actions, summed over in training (Miao et al., 2021).
+
+At every point (i, j) of the lattice the model writes the next token with probability w_ij and reads
+on with 1 - w_ij; with the whole source read it always writes. The loss is -log p(y | x), where
+
+    p(y | x) = sum over paths  prod over READs (1 - w_ij)  prod over WRITEs w_ij p(y_j+1 | i, j)
+
+plus the divergence of the policy from a prior that reads about zeta tokens ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
+from waitinfo.systems.lattice import (
+    NEVER,
+    diagonal,
+    forward_scores,
+    lattice_points,
+    log_marginal,
+)
+from waitinfo.systems.prefixes import (
+    PointScores,
+    point_scores,
+    prefix_groups,
+    prefix_states,
+    send,
+)
+from waitinfo.text.batches import Batch
+
+UNLIKELY = 1e-3  # least prior probability of either action: a prior that forbids would not yield
+
+
+@dataclass(frozen=True)
+class GSiMTOptions(SystemOptions):
+    zeta: float = 4.0  # source tokens that the prior reads ahead
+    prior_weight: float = 1.0
+    band: int = 8  # lattice points further from reading zeta ahead are left out; 0 for none
+    positions_at_once: int = 8192  # decoder positions held in memory together
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("zeta", "prior_weight", "band"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be 0 or more")
+        if self.positions_at_once < 1:
+            raise WaitinfoError(
+                f"system.positions_at_once {self.positions_at_once}: must be at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Log-probabilities of both actions at each point: [B, S, T], NEVER where there is none."""
+
+    read: Tensor
+    write: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, inside: Tensor, complete: Tensor) -> Actions:
+        """logits [B, S, T] of WRITE, the points there are, and those with the whole source read."""
+        read = F.logsigmoid(-logits).masked_fill(~inside | complete, NEVER)
+        write = F.logsigmoid(logits).masked_fill(complete, 0.0).masked_fill(~inside, NEVER)
+        return cls(read, write)
+
+
+def poisson_prior(lead: Tensor, zeta: float) -> Tensor:
+    """Prior probability of WRITE when reading is `lead` tokens ahead: P(L <= lead).
+
+    L, the lead that the next token needs, is Poisson with mean zeta. The median of L is zeta where
+    zeta is whole, so the likelier action is WRITE from a lead of zeta on, as wait-zeta has it.
+    """
+    lead = lead.double()
+    reached = torch.special.gammaincc(lead.clamp_min(0) + 1, torch.full_like(lead, zeta))
+    return reached.masked_fill(lead < 0, 0.0).clamp(UNLIKELY, 1 - UNLIKELY)
+
+
+def prior_divergence(actions: Actions, prior: Tensor, free: Tensor) -> Tensor:
+    """KL of the policy's paths from the prior's, summed over the batch.
+
+    By the chain rule it is that of the two Bernoulli distributions at each point, times the
+    probability that the policy comes there. prior [B, S, T] of WRITE; free [B, S, T] where there is
+    a choice.
+    """
+    visits = forward_scores(actions.read, actions.write)[..., :-1].exp()
+    write, read = actions.write.exp(), actions.read.exp()
+    divergence = write * (actions.write - prior.log()) + read * (actions.read - (-prior).log1p())
+    return (visits * divergence).masked_fill(~free, 0.0).sum()
+
+
+class GSiMT(System):
+    name = "gsimt"
+    summary = "latent READ and WRITE, summed over in training; one model for each zeta"
+    dial = Dial(
+        "threshold", 0.5, minimum=0.0, maximum=1.0, whole=False,
+        help="least probability of WRITE to write at",
+    )  # fmt: skip
+    model_defaults = MappingProxyType({"write_head": True})
+    fresh_past = True
+    Options = GSiMTOptions
+    options: GSiMTOptions
+
+    def check_model(self, config: ModelConfig) -> None:
+        super().check_model(config)
+        if not config.write_head:
+            raise WaitinfoError("model.write_head false: gsimt decides by it and needs it true")
+        if config.info != "none":
+            raise WaitinfoError(f"model.info {config.info}: gsimt has no use for info; choose none")
+
+    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
+        if moment.k is None and moment.update < self.options.whole_source_updates:
+            return super().loss(model, batch, moment)
+        n, m = torch.tensor(batch.lengths).unbind(-1)
+        points = lattice_points(n, m, self.options.zeta, self.options.band)
+        gold, mean, write = self._scores(model, batch, points)
+        inside = send(points, gold.device)
+        n, m = batch.source_lengths[:, None, None], batch.target_lengths[:, None, None]
+        read = torch.arange(1, points.shape[1] + 1, device=gold.device)[:, None]
+        written = torch.arange(points.shape[2], device=gold.device)
+        complete = read >= n
+        actions = Actions.of(write, inside, complete)
+
+        def nll(tokens: Tensor) -> Tensor:
+            return -log_marginal(actions.read, actions.write + tokens, batch.target_lengths).sum()
+
+        smoothing = moment.label_smoothing
+        # On a single path this is the label-smoothed cross-entropy of the other systems.
+        total = nll((1 - smoothing) * gold + smoothing * mean)
+        with torch.no_grad():
+            plain = nll(gold) if smoothing else total.detach()
+        prior = poisson_prior(read - diagonal(n, m, written), self.options.zeta).to(gold.dtype)
+        divergence = prior_divergence(actions, prior, inside & ~complete)
+        parts = {"nll": plain, "prior": divergence.detach()}
+        return Losses(total + self.options.prior_weight * divergence, parts)
+
+    def _scores(
+        self, model: Transformer, batch: Batch, points: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability of the gold token and of the mean one, log-odds of WRITE: [B, S, T]."""
+        encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
+        target = model.embed_target(batch.target_in)
+        tokens = batch.target_out[:, None, : points.shape[2]].expand(points.shape).flatten()
+        groups = prefix_groups(points, self.options.positions_at_once)
+        keep = sum(group.positions for group in groups) <= self.options.positions_at_once
+        places, parts = [], []
+        for planned in groups:
+            group = planned.to(model.device)
+            states = prefix_states(model, target, encoded, group, keep)
+            parts.append(point_scores(model, states, tokens[group.points], keep))
+            places.append(group.points)
+        found, place = PointScores.gather(parts), torch.cat(places)
+
+        def spread(values: Tensor) -> Tensor:
+            return values.new_zeros(points.numel()).index_copy(0, place, values).view(points.shape)
+
+        return spread(found.gold), spread(found.mean), spread(found.write)
+
+    def ready(self, standing: Standing) -> Tensor:
+        return torch.ones_like(standing.complete)
+
+    def accept(self, standing: Standing, step: Step) -> Tensor:
+        assert step.write is not None
+        return step.write.double().sigmoid().cpu() >= standing.k
