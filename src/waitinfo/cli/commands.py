@@ -103,7 +103,7 @@ def prepare(
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     system: Annotated[
-        str | None, typer.Option(help="full, wait-k, multipath or wait-info.")
+        str | None, typer.Option(help="full, wait-k, multipath, wait-info, mma or gma.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
