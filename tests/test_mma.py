@@ -241,7 +241,7 @@ def test_streams_equal_uncached_decoding_over_the_dial(tiny_model, kind: str) ->
     system = build_system("mma")
     sources = sentences(8)
     read = []
-    for threshold in (0.2, 0.5, 0.8, 1.0):
+    for threshold in (0.1, 0.9, 1.0):
         found = Decoder(model, system, slots=5).decode(sources, threshold)
         for source, hypothesis in zip(sources, found, strict=True):
             tokens, path = uncached_decode(model, system, source, threshold)
@@ -249,7 +249,7 @@ def test_streams_equal_uncached_decoding_over_the_dial(tiny_model, kind: str) ->
             assert hypothesis.path == path
         read.append(sum(h.path[0] for h in found))
         whole = all(h.path[0] == h.source_length for h in found)
-    assert read == sorted(read) and read[0] < read[1] < read[-1] and whole
+    assert read == sorted(read) and read[0] < read[1] < read[2] and whole, read
 
 
 @pytest.mark.parametrize("name", ["mma", "gma"])

@@ -103,7 +103,11 @@ def prepare(
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     system: Annotated[
-        str | None, typer.Option(help="full, wait-k, multipath, wait-info or gsimt.")
+        str | None,
+        typer.Option(
+            help="full, wait-k, multipath, adaptive-wait-k, moe-wait-k, mma, gma, gsimt or "
+            "wait-info."
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
