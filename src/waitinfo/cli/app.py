@@ -13,6 +13,7 @@ LISTS = {
     "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
                 "--exclude-target"},
     "train": {"--set"},
+    "evaluate": {"--set"},
 }  # fmt: skip
 
 

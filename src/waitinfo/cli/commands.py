@@ -177,6 +177,12 @@ def translate(
     pace: Annotated[
         float, typer.Option(help="Let words arrive at this many a second, and watch.")
     ] = 0.0,
+    system: Annotated[
+        str | None, typer.Option(help="Decode as this system [default: as it was trained].")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
+    ] = None,
     ending: Annotated[
         str, typer.Option(help="guard: never end before the source does; allow: as it comes.")
     ] = "guard",
@@ -200,7 +206,11 @@ def translate(
     """
     from waitinfo.cli.translate import Request, run
 
-    run(Request(text or [], model, input, k, show, pace, ending, beam, device, dtype))
+    run(
+        Request(
+            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device, dtype
+        )
+    )
 
 
 @app.command()
@@ -210,6 +220,12 @@ def evaluate(
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
     k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="Decode as this system [default: as it was trained].")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
+    ] = None,
     ending: Annotated[str, typer.Option(help="guard or allow.")] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     name: Annotated[
@@ -243,13 +259,15 @@ def evaluate(
         waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
 
         waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
+
+        waitinfo evaluate --model multipath --system adaptive-wait-k --k 0.2,0.5 …
     """
     from waitinfo.cli.evaluate import Request, run
 
     run(
         Request(
-            model, source, reference, out, k, ending, beam, name, label, save_text, overwrite,
-            rate, timed, comet, device,
+            model, source, reference, out, k, system, set_ or [], ending, beam, name, label,
+            save_text, overwrite, rate, timed, comet, device,
         )
     )  # fmt: skip
 

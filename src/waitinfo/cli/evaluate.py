@@ -30,6 +30,8 @@ class Request:
     reference: Path
     out: Path
     k: str | None
+    system: str | None
+    settings: list[str]
     ending: str
     beam: int
     name: str | None
@@ -52,7 +54,7 @@ def run(request: Request) -> None:
         raise WaitinfoError("--comet: scores the saved text; leave --no-save-text out")
     if request.comet:
         load_comet(COMET_MODEL)
-    loaded = load(request.model, request.device)
+    loaded = load(request.model, request.device, "float32", request.system, request.settings)
     check_beam(loaded.system, request.beam)
     decodings = [
         Decoding(check_dial(loaded.system, k), request.ending, request.beam)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from waitinfo.config import apply_settings
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import LoadedModel, load_model
 from waitinfo.systems import System
 
 
-def load(path: Path | None, device: str, dtype: str = "float32") -> LoadedModel:
+def load(
+    path: Path | None,
+    device: str,
+    dtype: str = "float32",
+    system: str | None = None,
+    settings: Sequence[str] = (),
+) -> LoadedModel:
+    """A model, by its own system or by another, with options `key=value` or `system.key=value`."""
     if path is None:
         raise WaitinfoError("no model was given; use --model with a model or run folder")
-    return load_model(path, device, dtype)
+    full = [s if s.startswith("system.") else f"system.{s}" for s in settings]
+    options = apply_settings({}, full).get("system", {})
+    return load_model(path, device, dtype, system, options)
 
 
 def check_beam(system: System, beam: int) -> None:

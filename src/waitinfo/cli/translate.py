@@ -32,6 +32,8 @@ class Request:
     model: Path | None
     input: Path | None
     k: float | None
+    system: str | None
+    settings: list[str]
     show: str
     pace: float
     ending: str
@@ -45,7 +47,7 @@ def run(request: Request) -> None:
         raise unknown("--show", request.show, VIEWS)
     if request.pace < 0:
         raise WaitinfoError(f"--pace {request.pace:g}: must be 0 or more words a second")
-    loaded = load(request.model, request.device, request.dtype)
+    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     lines = _lines(request)
     if request.beam > 1:

@@ -11,7 +11,10 @@ from waitinfo.streaming.engine import READ, Engine, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.tokenizer import EOS
 
-CACHED_TOKENS = 16_384  # source tokens of all slots together
+# How many sentences are translated at a time, and source tokens of all of them together. A GPU is
+# as fast with hundreds.
+SLOTS = {"cpu": 64, "cuda": 512}
+CACHED_TOKENS = {"cpu": 16_384, "cuda": 131_072}
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,11 @@ class Decoder:
     """Runs a system over tokenized sentences, as many at a time as there are slots."""
 
     def __init__(
-        self, model: Transformer, system: System, ending: str = "guard", slots: int = 64
+        self, model: Transformer, system: System, ending: str = "guard", slots: int | None = None
     ) -> None:
-        self.model, self.system, self.ending, self.slots = model, system, ending, slots
+        self.model, self.system, self.ending = model, system, ending
+        kind = model.device.type if model.device.type in SLOTS else "cpu"
+        self.slots, self.cached_tokens = slots or SLOTS[kind], CACHED_TOKENS[kind]
         Engine(model, system, 1, 2, ending)  # complains of bad settings now, not later
 
     def decode(self, sentences: Sequence[list[int]], k: float) -> list[Hypothesis]:
@@ -73,7 +78,7 @@ class Decoder:
         records: dict[int, Record] = {}
         has_info = self.model.source_info is not None
         for capacity, group in self._groups(sentences):
-            slots = max(1, min(self.slots, len(group), CACHED_TOKENS // capacity))
+            slots = max(1, min(self.slots, len(group), self.cached_tokens // capacity))
             engine = Engine(self.model, self.system, slots, capacity, self.ending)
             for index, event in self._run(engine, {i: sentences[i] for i in group}, k):
                 record = records.setdefault(index, Record())

@@ -107,23 +107,27 @@ class Trainer:
 
     def train(self) -> dict[str, Any]:
         """Run to the end (or to a pause); returns a summary."""
-        share = Share(self.config.accumulate * self.world.size, self.world.rank, self.world.size)
-        cuda = self.device.type == "cuda"
-        with BatchStream(
-            self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
-        ) as stream:
+        with self.batches() as stream:
             self._last_log = time.monotonic()
             self._loop(stream)
         paused = self._progress() < 1
         self._finish(paused)
         return {"updates": self.update, "best": self.best, "paused": paused}
 
+    def batches(self) -> BatchStream:
+        """The updates from here on."""
+        share = Share(self.config.accumulate * self.world.size, self.world.rank, self.world.size)
+        cuda = self.device.type == "cuda"
+        return BatchStream(
+            self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
+        )
+
     def _loop(self, stream: BatchStream) -> None:
         for item in stream:
             progress = self._progress()
             if progress >= 1 or self._should_stop():
                 return
-            self._step(item, progress)
+            self.step(item, progress)
             self._after_update(item)
 
     def interrupt(self, *_: object) -> None:
@@ -141,7 +145,8 @@ class Trainer:
         """Whether to end this call; all processes must end after the same update."""
         return bool(self.world.agree(float(self.interrupted or self.clock.paused)))
 
-    def _step(self, item: UpdateBatches, progress: float) -> None:
+    def step(self, item: UpdateBatches, progress: float = 0.0) -> None:
+        """One update; `progress` of the run decides the learning rate."""
         self.model.train()
         self.lr = learning_rate(self.config, self.update, progress)
         for group in self.optimizer.param_groups:
