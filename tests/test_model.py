@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -160,3 +162,20 @@ def test_joint_vocabulary_shares_one_matrix() -> None:
     assert joint.source_embedding is joint.target_embedding
     assert "target_embedding.weight" not in joint.weights()
     assert separate.parameter_count() == joint.parameter_count() + 60 * 32
+
+
+@pytest.mark.parametrize("name", [n for n in SYSTEMS if SYSTEMS[n].fixed_shapes])
+def test_a_dial_drawn_beforehand_gives_the_same_loss(tiny_model, name: str) -> None:
+    """As a recorded update has it: drawn on the host, handed over as a number on the device."""
+    system = build_system(name)
+    model = tiny_model(seed=2, **system.model_defaults)
+    batch = batch_of([([5, 6, 7, 8, 9], [10, 11, 12]), ([5, 6], [12, 13, 14, 15])])
+    update = 10**6
+    drawn = Moment(update, random.Random(3), 0.1)
+    dial = system.training_dial(batch, drawn)
+    handed = Moment(update, None, 0.1, dial=torch.tensor(float(dial)))
+    torch.manual_seed(0)
+    expected = system.loss(model, batch, Moment(update, random.Random(3), 0.1))
+    torch.manual_seed(0)
+    found = system.loss(model, batch, handed)
+    assert float(found.total) == pytest.approx(float(expected.total), rel=1e-12)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import load_model
+from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.training import train
@@ -254,3 +255,19 @@ def test_info_aware_full_sentence_model_trains(toy_corpus: Path, tmp_path: Path)
     config["model"]["info"] = "attention"
     train(config, tmp_path / "run", display=SilentDisplay())
     assert "info_sum" in metrics(tmp_path / "run")[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("name", [n for n in SYSTEMS if SYSTEMS[n].fixed_shapes])
+def test_recorded_updates_learn_what_plain_ones_do(
+    toy_corpus: Path, tmp_path: Path, name: str
+) -> None:
+    curves = []
+    for graphs in (False, True):
+        given = values(toy_corpus, device="cuda", log_every=1, precision="float32", graphs=graphs)
+        given["system"] = {"name": name}
+        given["model"]["dropout"] = 0.0
+        train(given, tmp_path / str(graphs), display=SilentDisplay())
+        curves.append([row["loss"] for row in metrics(tmp_path / str(graphs)) if "loss" in row])
+    assert len(curves[0]) == 60
+    assert curves[0] == pytest.approx(curves[1], rel=1e-3)

@@ -25,8 +25,12 @@ run_one() {
   local run=$1 curve=$2 system=$3; shift 3
   local model=$work/$run-$seed out=$results/seed-$seed/$run
   mkdir -p "$out"
-  $WAITINFO train --config "$RECIPE" --system "$system" --data "$work/corpus" --out "$model" \
-    --set training.device="$device" training.seed="$seed" "$@" >"$out/train.log" 2>&1
+  if [ -e "$model/run.json" ]; then  # interrupted before: go on
+    $WAITINFO train --out "$model" --resume >>"$out/train.log" 2>&1
+  else
+    $WAITINFO train --config "$RECIPE" --system "$system" --data "$work/corpus" --out "$model" \
+      --set training.device="$device" training.seed="$seed" "$@" >"$out/train.log" 2>&1
+  fi
   cp "$model/metrics.jsonl" "$out/metrics.jsonl"
   score() {
     $WAITINFO evaluate --model "$model" --source "$data/test_2016_flickr.de" \
@@ -47,9 +51,9 @@ run_one() {
 }
 export -f run_one
 
-default_runs='gsimt-2 gsimt gsimt system.zeta=2 system.whole_source_updates=1000 system.positions_at_once=65536
-gsimt-4 gsimt gsimt system.zeta=4 system.whole_source_updates=1000 system.positions_at_once=65536
-gsimt-6 gsimt gsimt system.zeta=6 system.whole_source_updates=1000 system.positions_at_once=65536
+default_runs='gsimt-2 gsimt gsimt system.zeta=2 system.whole_source_updates=2000 system.positions_at_once=65536
+gsimt-4 gsimt gsimt system.zeta=4 system.whole_source_updates=2000 system.positions_at_once=65536
+gsimt-6 gsimt gsimt system.zeta=6 system.whole_source_updates=2000 system.positions_at_once=65536
 mma-0.4 mma mma system.latency_weight=0.4
 mma-0.2 mma mma system.latency_weight=0.2
 mma-0.1 mma mma system.latency_weight=0.1

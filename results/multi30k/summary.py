@@ -1,70 +1,80 @@
 """Table and curves of the points in this folder: `python results/multi30k/summary.py`.
 
-Writes table.md and curves.png beside itself from the JSON of every point.
+Writes table.md, in the form of the paper's appendix, and curves.png from the JSON of every point.
+Points of several seeds are averaged. The early-stop rate is that of the same model at the same dial
+where it may end before its source does (curves named -allow).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
-import matplotlib.pyplot as plt
+from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, read_points, value
+from waitinfo.evaluation.plot import draw
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = ("k", "CW", "AP", "AL", "DAL", "BLEU", "early_stop")
-MARKS = {"wait-info": "o-C3", "multipath": "s--C0", "wait-k": "^:C7"}
+COLUMNS = ("paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "word.AL", "word.LAAL")
+HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early stop, if allowed")
+ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
+         "gsimt", "wait-info")  # fmt: skip
+ALLOW = "-allow"
 
 
-def points() -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Points by name and seed; separate wait-k models are one curve."""
-    found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    for path in HERE.glob("seed-*/*.json"):
-        point = json.loads(path.read_text("utf-8"))
-        name = re.sub(r"-[\d.]+$", "", path.stem)
-        name = re.sub(r"^wait-k\d+", "wait-k", name)
-        found[name, int(path.parent.name.split("-")[1])].append(point)
-    return {key: sorted(found[key], key=lambda p: p["AL"]) for key in sorted(found)}
+def mean(point: CurvePoint, axis: str) -> float:
+    values = [found for p in point.points if (found := value(p, axis)) is not None]
+    return sum(values) / len(values)
 
 
-def table(found: dict[tuple[str, int], list[dict[str, Any]]]) -> str:
-    lines = ["| system | seed | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
-    for (name, seed), curve in found.items():
-        for point in curve:
-            cells = ("" if point[c] is None else f"{point[c]:.3g}" if c == "k" else
-                     f"{100 * point[c]:.1f}%" if c == "early_stop" else f"{point[c]:.2f}"
-                     for c in COLUMNS)  # fmt: skip
-            lines.append(f"| {name} | {seed} | " + " | ".join(cells) + " |")
+def setting(point: CurvePoint) -> str:
+    """What the model was trained and decoded with, but for how it may end."""
+    settings = point.points[0]["settings"]
+    return json.dumps([settings["options"], settings["k"]])
+
+
+def table(curves: dict[str, Curve]) -> str:
+    lines = [
+        "| system | dial | " + " | ".join(HEADS) + " | seeds |",
+        "|---" * (len(HEADS) + 3) + "|",
+    ]
+    for name in ORDER:
+        if name not in curves:
+            continue
+        ends = {setting(p): p for p in curves.get(name + ALLOW, Curve("", [])).points}
+        for point in curves[name].points:
+            allowed = ends.get(setting(point))
+            cells = [f"{mean(point, column):.2f}" for column in COLUMNS]
+            cells.append("" if allowed is None else f"{100 * mean(allowed, 'early_stop'):.1f}%")
+            lines.append(
+                f"| {name} | {point.label} | " + " | ".join(cells) + f" | {len(point.points)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
-def draw(found: dict[tuple[str, int], list[dict[str, Any]]]) -> None:
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for (name, seed), curve in found.items():
-        if name not in MARKS or len(curve) < 2:
-            continue
-        lags, scores = zip(*((p["AL"], p["BLEU"]) for p in curve), strict=True)
-        seeds = sum(other == name for other, _ in found)
-        label = f"{name} ({seeds} seed{'s' * (seeds > 1)})" if seed == 1 else None
-        axes.plot(lags, scores, MARKS[name], label=label, markersize=5, linewidth=1.2)
-    full = [p["BLEU"] for (name, _), curve in found.items() if name == "full" for p in curve]
-    mean = sum(full) / len(full)
-    axes.axhline(mean, color="grey", linewidth=1)
-    axes.annotate("full sentence, greedy", (axes.get_xlim()[1], mean), ha="right", va="bottom")
-    axes.set_xlabel("Average Lagging (tokens, end-of-sentence counted)")
-    axes.set_ylabel("BLEU")
-    axes.set_title("Multi30k German → English, test 2016")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(HERE / "curves.png", dpi=130)
+def costs() -> str:
+    path = HERE / "cost.json"
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text("utf-8"))
+    lines = [
+        f"\nTraining cost, {found['device']} (`benchmarks/training_cost.py`):\n",
+        "| system | seconds per 1,000 updates | relative to wait-k |",
+        "|---|---|---|",
+    ]
+    for name, cost in found["systems"].items():
+        seconds, relative = cost["seconds_per_1000_updates"], cost["relative"]
+        lines.append(f"| {name} | {seconds:.1f} | {relative:.2f} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    found = points()
-    (HERE / "table.md").write_text(table(found), "utf-8")
-    draw(found)
+    folders = sorted(HERE.glob("seed-*"))
+    curves = {c.name: c for c in make_curves(read_points(folders), "paper.AL", "BLEU")}
+    (HERE / "table.md").write_text(table(curves) + costs(), "utf-8")
+    drawn = [curves[name] for name in ORDER if name in curves and name != "full-beam5"]
+    drawn.sort(key=lambda curve: curve.name != "wait-info")  # the first colour and mark
+    title = "Multi30k German → English, test 2016"
+    draw(drawn, "paper.AL", "BLEU", HERE / "curves.png", title, labels=False, bands=False)
 
 
 if __name__ == "__main__":

@@ -300,6 +300,9 @@ def compare(
     labels: Annotated[
         bool, typer.Option("--labels/--no-labels", help="Write dial values at the points.")
     ] = True,
+    bands: Annotated[
+        bool, typer.Option("--bands/--no-bands", help="Show how sure each curve is.")
+    ] = True,
     title: Annotated[str, typer.Option(help="Title of the figure.")] = "",
 ) -> None:
     """Compare systems: curves, quality at equal latency, area between curves.
@@ -317,4 +320,4 @@ def compare(
     """
     from waitinfo.cli.compare import Request, run
 
-    run(Request(results, out, x, y, at, baseline, only, published, paired, labels, title))
+    run(Request(results, out, x, y, at, baseline, only, published, paired, labels, bands, title))

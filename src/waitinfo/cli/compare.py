@@ -43,6 +43,7 @@ class Request:
     published: str | None
     paired: bool
     labels: bool
+    bands: bool
     title: str
 
 
@@ -65,7 +66,7 @@ def run(request: Request) -> None:
     if request.paired:
         _table_paired(curves, baseline, x, y)
     if request.out is not None:
-        draw(curves, x, y, request.out, request.title, request.labels)
+        draw(curves, x, y, request.out, request.title, request.labels, request.bands)
         note(f"drawn: {request.out}")
 
 

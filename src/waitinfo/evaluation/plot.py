@@ -47,9 +47,18 @@ def _pyplot() -> Any:
 
 
 def draw(
-    curves: Sequence[Curve], x: str, y: str, out: Path, title: str = "", labels: bool = True
+    curves: Sequence[Curve],
+    x: str,
+    y: str,
+    out: Path,
+    title: str = "",
+    labels: bool = True,
+    bands: bool = True,
 ) -> None:
-    """Write the figure; curves of one point are levels to reach, drawn across."""
+    """Write the figure; curves of one point are levels to reach, drawn across.
+
+    labels: dial values at the points; bands: how sure each curve is.
+    """
     check_format(out)
     plt = _pyplot()
     style = {
@@ -60,7 +69,7 @@ def draw(
         figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
         own = [curve for curve in curves if not curve.published]
         for number, curve in enumerate(own):
-            _draw_curve(axes, curve, number, labels)
+            _draw_curve(axes, curve, number, labels, bands)
         for number, curve in enumerate(c for c in curves if c.published):
             _draw_published(axes, curve, number)
         axes.set_xlabel(axis_title(x))
@@ -76,20 +85,22 @@ def draw(
         plt.close(figure)
 
 
-def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool) -> None:
+def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool) -> None:
     colour = COLOURS[number % len(COLOURS)]
     name = f"{curve.name} ({curve.runs} runs)" if curve.runs > 1 else curve.name
     if len(curve.points) == 1:
         point = curve.points[0]
         axes.axhline(point.y, color=colour, linewidth=1, linestyle=(0, (1, 1)), label=name)
-        axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
+        if bands:
+            axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
         return
     axes.plot(
         curve.xs, curve.ys, color=colour, marker=MARKS[number % len(MARKS)], markersize=4.5,
         linestyle=DASHES[number % len(DASHES)], linewidth=1.3, label=name, zorder=3,
     )  # fmt: skip
     low, high = [p.low for p in curve.points], [p.high for p in curve.points]
-    axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
+    if bands:
+        axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
     if labels:
         # Alternate curves write above and below, so that neighbours stay legible.
         up = number % 2 == 0

@@ -56,6 +56,9 @@ class AdaptiveWaitK(System):
         common = {field.name: getattr(self.options, field.name) for field in fields(SystemOptions)}
         self.models = Multipath(common)
 
+    def training_dial(self, batch: Batch, moment: Moment) -> float | Tensor | None:
+        return self.models.training_dial(batch, moment)
+
     def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
         """That of multipath; with a fixed dial, that of the middle lag.
 

@@ -90,6 +90,7 @@ class Moment:
     draw: random.Random
     label_smoothing: float = 0.0
     k: float | None = None  # a fixed dial, for validation; else the system draws its own
+    dial: Tensor | None = None  # a dial drawn already, as one number on the device
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class System(ABC):
     )  # what the system needs of the Transformer
     attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
+    stages: ClassVar[tuple[str, ...]] = ("whole_source_updates",)  # options that end a stage
+    fixed_shapes: ClassVar[bool] = True  # batches of one shape are computed by the same kernels
     fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -152,7 +155,7 @@ class System(ABC):
 
     def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
         """The loss of a batch."""
-        k = self._training_dial(batch, moment)
+        k = self.training_dial(batch, moment)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
         read, visible = self._training_view(model, batch, source, target, k)
@@ -163,13 +166,17 @@ class System(ABC):
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
         return self.combine(model, batch, source, target, decoded, moment)
 
-    def _training_dial(self, batch: Batch, moment: Moment) -> float | None:
+    def training_dial(self, batch: Batch, moment: Moment) -> float | Tensor | None:
         """The fixed dial or a drawn one; None while the whole source is visible."""
         if moment.k is not None:
             return moment.k
         if moment.update < self.options.whole_source_updates:
             return None
-        return self.draw_dial(batch, moment)
+        return self.draw_dial(batch, moment) if moment.dial is None else moment.dial
+
+    def stage(self, update: int) -> tuple[bool, ...]:
+        """What of the loss depends on how many updates there were: the same within a stage."""
+        return tuple(update < getattr(self.options, name) for name in self.stages)
 
     def _training_view(
         self,
@@ -177,7 +184,7 @@ class System(ABC):
         batch: Batch,
         source: Embedded,
         target: Embedded,
-        k: float | None,
+        k: float | Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """What is read at each target position, [B, T], and what is seen of it."""
         if k is None:
@@ -185,23 +192,25 @@ class System(ABC):
         with torch.no_grad():
             read = self.path(batch, source.info, target.info, k)
         written = torch.arange(read.shape[-1], device=read.device)
-        dial = torch.full((batch.pairs, 1), k, device=read.device)
+        dial = dial_column(batch, k)[:, None]
         return read, self.visible(read, written, dial, model.config.heads)
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | None) -> Tensor | None:
+    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor | None:
         """[B] the dial a batch is seen with, for cross-attention that depends on it."""
-        if k is None:
-            return None
-        return torch.full((batch.pairs,), float(k), device=batch.source.device)
+        return None if k is None else dial_column(batch, k)
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         """The dial a training batch is seen with."""
         return self.dial.default if self.dial else 1.0
 
     def path(
-        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+        self,
+        batch: Batch,
+        source_info: Tensor | None,
+        target_info: Tensor | None,
+        k: float | Tensor,
     ) -> Tensor:
-        """Source tokens visible at each target position: [B, T], or [B, H, T] per head."""
+        """Source tokens read at each target position: [B, T]."""
         return whole_source(batch)
 
     def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
@@ -247,6 +256,13 @@ def heads_stopped(step: Step) -> Tensor:
     """[B] whether every head of every layer has found its place within what is read."""
     found = [aside.stopped for aside in step.extras if aside and aside.stopped is not None]
     return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
+
+
+def dial_column(batch: Batch, k: float | Tensor) -> Tensor:
+    """A dial for every sentence: [B] float32."""
+    if isinstance(k, Tensor):
+        return k.float().expand(batch.pairs)
+    return torch.full((batch.pairs,), float(k), device=batch.source.device)
 
 
 def whole_source(batch: Batch) -> Tensor:

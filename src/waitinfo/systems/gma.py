@@ -17,6 +17,7 @@ from waitinfo.systems.base import (
     Step,
     System,
     SystemOptions,
+    dial_column,
     heads_stopped,
 )
 from waitinfo.text.batches import Batch
@@ -46,10 +47,9 @@ class GMA(System):
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         return self.options.delta
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | None) -> Tensor:
+    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor:
         # Without a dial the whole source is visible, however far beyond the place it lies.
-        delta = math.inf if k is None else k
-        return torch.full((batch.pairs,), float(delta), device=batch.source.device)
+        return dial_column(batch, math.inf if k is None else k)
 
     def ready(self, standing: Standing) -> Tensor:
         return torch.ones_like(standing.complete)

@@ -107,6 +107,7 @@ class GSiMT(System):
     )  # fmt: skip
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
+    fixed_shapes = False  # rows and groups are planned for the lengths at hand
     Options = GSiMTOptions
     options: GSiMTOptions
 

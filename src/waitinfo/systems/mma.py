@@ -83,6 +83,7 @@ class MMA(System):
     )
     model_defaults = MappingProxyType({"cross_attention": "mma"})
     attentions = ("mma", "mma-hard")
+    stages = ("whole_source_updates", "latency_after")
     Options = MMAOptions
     options: MMAOptions
 

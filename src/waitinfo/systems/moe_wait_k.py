@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -52,11 +53,18 @@ def spread_lags(heads: int) -> tuple[int, ...]:
     return PUBLISHED_LAGS.get(heads, even)
 
 
+@lru_cache(maxsize=8)
+def _column(lags: tuple[int, ...], device: torch.device) -> Tensor:
+    """[H, 1], kept where it is needed: a recorded update cannot fetch it from the host."""
+    return torch.tensor(lags, device=device)[:, None]
+
+
 class MoEWaitK(Multipath):
     name = "moe-wait-k"
     summary = "wait-k with attention heads as experts for different lags; one model for every k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
     model_defaults = MappingProxyType({"cross_attention": "moe"})
+    stages = ("whole_source_updates", "equal_updates")
     Options = MoEWaitKOptions
     options: MoEWaitKOptions
 
@@ -79,12 +87,12 @@ class MoEWaitK(Multipath):
         Behind what was read, where that is more than wait-k asks for: [B, H, T].
         """
         k = k.long()
-        lags = torch.tensor(self.lags(heads), device=read.device)[:, None]
+        lags = _column(self.lags(heads), read.device)
         behind = k[:, None] - torch.minimum(k[:, None], lags)  # [B, H, 1]
         reached = torch.maximum(read, lag_path(written, k, self.options.catch_up))
         return torch.minimum(read[:, None], reached[:, None] - behind)
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | None) -> Tensor | None:
+    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor | None:
         # Without k the experts weigh the same, and the gate is not trained yet.
         if moment.k is None and moment.update < self.options.equal_updates:
             return None

@@ -37,7 +37,11 @@ class WaitInfo(System):
         return moment.draw.randint(1, batch.longest_source)
 
     def path(
-        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+        self,
+        batch: Batch,
+        source_info: Tensor | None,
+        target_info: Tensor | None,
+        k: float | Tensor,
     ) -> Tensor:
         assert source_info is not None and target_info is not None
         return info_path(source_info, target_info, k, batch.source_lengths, self.options.floor)

@@ -45,10 +45,15 @@ class WaitK(System):
         return self.options.k
 
     def path(
-        self, batch: Batch, source_info: Tensor | None, target_info: Tensor | None, k: float
+        self,
+        batch: Batch,
+        source_info: Tensor | None,
+        target_info: Tensor | None,
+        k: float | Tensor,
     ) -> Tensor:
         written = torch.arange(batch.target_in.shape[1], device=batch.source.device)
-        path = lag_path(written, int(k), self.options.catch_up)
+        lag = k.long() if isinstance(k, Tensor) else int(k)
+        path = lag_path(written, lag, self.options.catch_up)
         return torch.minimum(path, batch.source_lengths[:, None])
 
     def ready(self, standing: Standing) -> Tensor:

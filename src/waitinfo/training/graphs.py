@@ -1,0 +1,73 @@
+"""CUDA graphs: updates of one shape are recorded once and then replayed as a whole.
+
+A small model spends most of an update in launching kernels, hundreds of them, one by one from
+Python. Batches have few shapes (like lengths together, padded to multiples), so the update of a
+shape is recorded when it comes for the second time, and afterwards costs one launch. What changes
+from update to update (tokens, dial, learning rate) is written into the recording's own inputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from waitinfo.text.batches import Batch
+
+SEEN = 2  # times that a shape is computed as usual before it is recorded
+MOST = 128  # recordings kept
+
+# Computes and applies an update: batch, dial, share of the gradient; returns the losses.
+Update = Callable[[Batch, Tensor | None, Tensor], dict[str, Tensor]]
+
+
+@dataclass
+class Recording:
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    dial: Tensor | None
+    share: Tensor
+    losses: dict[str, Tensor]
+
+    def replay(self, batch: Batch, dial: float | None, share: float) -> dict[str, Tensor]:
+        for name, tensor in vars(self.batch).items():
+            if isinstance(tensor, Tensor):
+                tensor.copy_(getattr(batch, name), non_blocking=True)
+        if self.dial is not None and dial is not None:
+            self.dial.fill_(dial)
+        self.share.fill_(share)
+        self.graph.replay()
+        return self.losses
+
+
+class GraphedUpdates:
+    """Runs updates, recording those whose shape comes again and again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seen: Counter[Hashable] = Counter()
+        self.recordings: dict[Hashable, Recording] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def run(
+        self, update: Update, batch: Batch, dial: float | None, share: float, stage: Hashable
+    ) -> dict[str, Tensor]:
+        """One update. Whatever `update` does besides must depend on the stage alone."""
+        key = (tuple(batch.source.shape), tuple(batch.target_in.shape), dial is None, stage)
+        if recording := self.recordings.get(key):
+            return recording.replay(batch, dial, share)
+        self.seen[key] += 1
+        own = batch.to(self.device)
+        dials = None if dial is None else torch.tensor(dial, device=self.device)
+        shares = torch.tensor(share, device=self.device)
+        if self.seen[key] <= SEEN or len(self.recordings) >= MOST:
+            return update(own, dials, shares)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads prepare and pin batches meanwhile, which a stricter mode would forbid.
+        with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
+            losses = update(own, dials, shares)
+        self.recordings[key] = Recording(graph, own, dials, shares, losses)
+        return self.recordings[key].replay(batch, dial, share)
