@@ -307,7 +307,7 @@ def test_whole_source_updates_train_like_full(tiny_model) -> None:
         ).states
     )
     expected = torch.nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), batch.target_out.flatten(), ignore_index=PAD,
+        logits.flatten(0, 1), batch.target_out.flatten(), ignore_index=PAD,
         reduction="sum", label_smoothing=0.1,
     )  # fmt: skip
     torch.testing.assert_close(found.total, expected)

@@ -66,7 +66,7 @@ def test_cross_entropy_is_torchs(tiny_model, smoothing: float) -> None:
     moment = Moment(update=0, draw=None, label_smoothing=smoothing, k=2)
     losses = build_system("wait-k").loss(model, batch, moment)
     visible = build_system("wait-k").path(batch, None, None, 2)
-    logits = forward(model, batch, visible).float().flatten(0, 1)
+    logits = forward(model, batch, visible).flatten(0, 1)
     gold = batch.target_out.flatten()
     options = {"ignore_index": 0, "reduction": "sum"}
     expected = F.cross_entropy(logits, gold, label_smoothing=smoothing, **options)
@@ -178,4 +178,4 @@ def test_a_dial_drawn_beforehand_gives_the_same_loss(tiny_model, name: str) -> N
     expected = system.loss(model, batch, Moment(update, random.Random(3), 0.1))
     torch.manual_seed(0)
     found = system.loss(model, batch, handed)
-    assert float(found.total) == pytest.approx(float(expected.total), rel=1e-12)
+    assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-12)

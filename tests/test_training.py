@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -270,4 +271,34 @@ def test_recorded_updates_learn_what_plain_ones_do(
         train(given, tmp_path / str(graphs), display=SilentDisplay())
         curves.append([row["loss"] for row in metrics(tmp_path / str(graphs)) if "loss" in row])
     assert len(curves[0]) == 60
+    assert curves[0] == pytest.approx(curves[1], rel=1e-3)
+
+
+def test_where_nothing_can_be_compiled_training_goes_on(
+    toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **named: object) -> None:
+        raise RuntimeError("no compiler here\nand a long story")
+
+    class Notes(SilentDisplay):
+        notes: ClassVar[list[str]] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    monkeypatch.setattr(torch, "compile", broken)
+    summary = train(values(toy_corpus, compile=True, updates=3), tmp_path / "run", display=Notes())
+    assert summary["updates"] == 3
+    assert Notes.notes[0] == "cannot compile (no compiler here); training without"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compiling takes long on a CPU")
+def test_a_compiled_model_learns_the_same(toy_corpus: Path, tmp_path: Path) -> None:
+    curves = []
+    for compiled in (False, True):
+        given = values(toy_corpus, device="cuda", log_every=1, updates=20, compile=compiled)
+        given["training"]["precision"] = "float32"
+        given["model"]["dropout"] = 0.0
+        train(given, tmp_path / str(compiled), display=SilentDisplay())
+        curves.append([row["loss"] for row in metrics(tmp_path / str(compiled)) if "loss" in row])
     assert curves[0] == pytest.approx(curves[1], rel=1e-3)

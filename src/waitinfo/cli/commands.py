@@ -121,6 +121,9 @@ def train(
     pause_minutes: Annotated[
         float | None, typer.Option(help="Stop after this time, to be resumed.")
     ] = None,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile the model first; pays in long runs.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Train a system on a corpus.
@@ -150,7 +153,11 @@ def train(
         "system": {"name": system} if system else None,
         "training": {
             name: value
-            for name, value in (("max_minutes", max_minutes), ("pause_minutes", pause_minutes))
+            for name, value in (
+                ("max_minutes", max_minutes),
+                ("pause_minutes", pause_minutes),
+                ("compile", compile_ or None),
+            )
             if value is not None
         }
         or None,

@@ -20,6 +20,7 @@ from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
+from waitinfo.model.loss import Terms, token_terms
 from waitinfo.text.tokenizer import PAD
 
 
@@ -88,6 +89,7 @@ class Transformer(nn.Module):
         last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
+        self.token_terms: Terms = token_terms  # of the loss; a compiled one may take its place
         self._initialise()
 
     def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:

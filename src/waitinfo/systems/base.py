@@ -31,6 +31,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.attention import Aside
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
+from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.text.batches import Batch
 from waitinfo.text.tokenizer import PAD
@@ -283,10 +284,12 @@ def cross_entropy(
     model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Label-smoothed cross-entropy summed over real tokens, and the plain one for the display."""
-    logp = model.logits(decoded.states).float().log_softmax(-1)  # [B, T, V]
-    real = batch.target_out != PAD
-    nll = -(logp.gather(-1, batch.target_out[..., None])[..., 0] * real).sum()
-    if not label_smoothing:
-        return nll, {"nll": nll.detach()}
-    uniform = -(logp.mean(-1) * real).sum()
-    return (1 - label_smoothing) * nll + label_smoothing * uniform, {"nll": nll.detach()}
+    total, nll = linear_cross_entropy(
+        decoded.states,
+        model.target_embedding.weight,
+        batch.target_out,
+        batch.target_out != PAD,
+        label_smoothing,
+        model.token_terms,
+    )
+    return total, {"nll": nll}

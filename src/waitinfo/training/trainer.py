@@ -27,6 +27,7 @@ from waitinfo.text.batches import Batch, BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
 from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
+from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
@@ -68,6 +69,8 @@ class Trainer:
         torch.manual_seed(self.config.seed)
         self.model = Transformer(run.model_config(corpus)).to(self.device)
         fit_token_info(self.model, corpus)
+        if self.config.compile:
+            compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
         self.optimizer = self._optimizer()
         self.average = build_average(self.config, self.model, out, world.leads)

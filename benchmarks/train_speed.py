@@ -1,0 +1,216 @@
+"""How fast training is, and where the time goes.
+
+    python benchmarks/train_speed.py [CORPUS] --size base --batch-tokens 32768 --device cuda
+
+Trains wait-info, its path masks active, in several modes side by side: plain, with recorded CUDA
+graphs, compiled, and both. Prints target tokens a second (padding not counted), the share of the
+device's peak that the model's arithmetic reaches, and for the plain mode where an update's time
+goes. Without a corpus, sentences of random tokens with lengths as in parliamentary speech.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from waitinfo.text.batches import UpdateBatches
+from waitinfo.text.corpus import Corpus
+from waitinfo.text.files import ParallelText
+from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.training.config import RunConfig
+from waitinfo.training.display import SilentDisplay
+from waitinfo.training.distributed import join_world
+from waitinfo.training.trainer import Trainer
+
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, operations a second
+MODES: dict[str, dict[str, Any]] = {
+    "float32": {"graphs": False, "compile": False, "precision": "float32"},
+    "plain": {"graphs": False, "compile": False},
+    "graphs": {"graphs": True, "compile": False},
+    "compile": {"graphs": False, "compile": True},
+    "compile+graphs": {"graphs": True, "compile": True},
+}
+
+
+def synthetic_corpus(folder: Path, sentences: int, vocabulary: int) -> Path:
+    """Random words; lengths log-normal around 24 on both sides, correlated as translations are."""
+    draw = np.random.default_rng(1)
+    words = [f"w{number}" for number in range(vocabulary)]
+    lengths = np.exp(draw.normal(3.2, 0.6, sentences)).clip(3, 120).astype(int)
+    with (folder / "text.tsv").open("w") as stream:
+        for length in lengths:
+            other = max(2, int(length * draw.normal(1.05, 0.12)))
+            sides = (draw.integers(0, vocabulary, n) for n in (length, other))
+            stream.write("\t".join(" ".join(words[i] for i in side) for side in sides) + "\n")
+    options = PrepareOptions(vocab="words:1", holdout=10)
+    prepare(ParallelText(tsv=[folder / "text.tsv"]), folder / "corpus", options)
+    return folder / "corpus"
+
+
+def trainer(arguments: argparse.Namespace, corpus: Path, mode: str, out: Path) -> Trainer:
+    training = {
+        "batch_tokens": arguments.batch_tokens, "device": arguments.device,
+        "validate_sentences": 0, "threads": arguments.threads, **MODES[mode],
+    }  # fmt: skip
+    values = {
+        "data": str(corpus), "size": arguments.size, "training": training,
+        "system": {"name": "wait-info", "whole_source_updates": 0},
+    }  # fmt: skip
+    run = RunConfig.from_values(values)
+    with join_world(arguments.device) as world:
+        return Trainer(run, Corpus(corpus), out, world, SilentDisplay())
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def clock(device: torch.device, work: Callable[[], object]) -> float:
+    synchronise(device)
+    began = time.monotonic()
+    work()
+    synchronise(device)
+    return time.monotonic() - began
+
+
+def measure(made: Trainer, warm_up: int, updates: int) -> dict[str, float]:
+    """Tokens a second, batches prepared as in a real run."""
+    tokens = padded = 0
+    with made.batches() as stream:
+        items = iter(stream)
+        began = time.monotonic()
+        for _ in range(warm_up):
+            made.step(next(items))
+        synchronise(made.device)
+        warm = time.monotonic() - began
+        began = time.monotonic()
+        for _ in range(updates):
+            item = next(items)
+            made.step(item)
+            tokens += item.tokens
+            padded += sum(batch.target_in.numel() for _, batch in item.batches)
+        synchronise(made.device)
+        seconds = time.monotonic() - began
+    return {
+        "tokens_per_second": tokens / seconds,
+        "milliseconds_per_update": 1000 * seconds / updates,
+        "real_share_of_target_positions": tokens / padded,
+        "warm_up_seconds": warm,
+    }
+
+
+def flops_per_token(made: Trainer, item: UpdateBatches) -> float:
+    """Matrix operations of an update, padding included, for each real target token."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        made.step(item)
+    return counter.get_total_flops() / item.tokens
+
+
+def breakdown(made: Trainer, updates: int) -> dict[str, float]:
+    """Milliseconds of an update by part, each waited for."""
+    parts = dict.fromkeys(("data", "forward", "backward", "optimizer", "average"), 0.0)
+    device = made.device
+    with made.batches() as stream:
+        items = iter(stream)
+        for number in range(updates + 2):
+            began = time.monotonic()
+            ((place, batch),) = next(items).batches
+            ready = time.monotonic() - began
+            batch = batch.to(device)
+            moment = made._moment(place)
+            found: dict[str, Any] = {}
+
+            def forward() -> None:
+                made.optimizer.zero_grad(set_to_none=True)
+                with made._autocast():
+                    found["loss"] = made.objective(batch, moment)[0] / batch.tokens  # noqa: B023
+
+            spent = {
+                "data": ready,
+                "forward": clock(device, forward),
+                "backward": clock(device, found["loss"].backward),
+                "optimizer": clock(device, made._apply),
+                "average": clock(device, lambda: made.average.step(10)),
+            }
+            if number >= 2:
+                parts = {name: parts[name] + spent[name] for name in parts}
+    return {name: 1000 * seconds / updates for name, seconds in parts.items()}
+
+
+def peak_of(device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for key, peak in PEAKS.items() if key in name), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path, nargs="?")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--batch-tokens", type=int, default=32_768)
+    parser.add_argument("--vocabulary", type=int, default=16_000)
+    parser.add_argument("--sentences", type=int, default=20_000)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--modes", default="plain,graphs,compile,compile+graphs")
+    parser.add_argument("--warm-up", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(arguments, Path(folder))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    corpus = arguments.corpus
+    if corpus is None:
+        corpus = synthetic_corpus(folder, arguments.sentences, arguments.vocabulary)
+    first = trainer(arguments, corpus, "plain", folder / "plain-counted")
+    with first.batches() as stream:
+        flops = flops_per_token(first, next(iter(stream)))
+    parts = breakdown(first, max(1, min(20, arguments.updates)))
+    peak = peak_of(first.device)
+    device = str(first.device)
+    if first.device.type == "cuda":
+        device = torch.cuda.get_device_name(first.device)
+    result: dict[str, Any] = {
+        "device": device, "torch": torch.__version__, "size": arguments.size,
+        "batch_tokens": arguments.batch_tokens, "parameters": first.model.parameter_count(),
+        "flops_per_target_token": flops, "peak": peak, "plain_parts_ms": parts, "modes": {},
+    }  # fmt: skip
+    print("parts of a plain update (ms): "
+          + ", ".join(f"{name} {ms:.1f}" for name, ms in parts.items()), flush=True)  # fmt: skip
+    del first
+    for mode in arguments.modes.split(","):
+        found = measure(
+            trainer(arguments, corpus, mode, folder / mode), arguments.warm_up, arguments.updates
+        )
+        share = found["tokens_per_second"] * flops / peak if peak else None
+        found["share_of_peak"] = share  # type: ignore[assignment]
+        result["modes"][mode] = found
+        print(
+            f"{mode:16} {found['tokens_per_second']:12,.0f} target tokens/s "
+            f"{found['milliseconds_per_update']:8.1f} ms an update"
+            + (f"  {100 * share:5.1f}% of peak" if share else "")
+            + f"  (warm-up {found['warm_up_seconds']:.0f} s)",
+            flush=True,
+        )
+    return result
+
+
+if __name__ == "__main__":
+    main()

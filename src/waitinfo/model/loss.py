@@ -1,0 +1,100 @@
+"""Cross-entropy over a vocabulary without ever holding all of its logits.
+
+For 32,000 tokens and 16,000 words the logits alone take two gigabytes, and automatic
+differentiation keeps them twice. Here they are computed a chunk of tokens at a time, turned into
+their own gradient on the spot, and forgotten: what is kept is the gradient of the states and of the
+output matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_ELEMENTS = 2**27  # logits held at a time
+
+Terms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+
+
+def token_terms(
+    logits: Tensor, target: Tensor, real: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, plain negative log-likelihood and gradient of some tokens' logits.
+
+    logits [N, V], target [N], real [N] (0 for padding) -> sums [] and [], gradient [N, V].
+    The label-smoothed loss is (1 - e) -log p(y) + e mean over v of -log p(v).
+    """
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    logits = logits.to(exact)
+    total = logits.logsumexp(-1, keepdim=True)
+    gold = target[:, None]
+    nll = ((total - logits.gather(-1, gold))[:, 0] * real).sum()
+    loss = nll
+    if smoothing:
+        uniform = ((total[:, 0] - logits.mean(-1)) * real).sum()
+        loss = (1 - smoothing) * nll + smoothing * uniform
+    columns = torch.arange(logits.shape[-1], device=logits.device)
+    right = (columns == gold).to(exact) * (1 - smoothing)
+    gradient = ((logits - total).exp() - right - smoothing / logits.shape[-1]) * real[:, None]
+    return loss, nll, gradient
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, target: Tensor, real: Tensor, smoothing: float,
+        terms: Terms,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        kind = states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        with torch.autocast(kind, enabled=False):
+            narrow, matrix = states.to(dtype), weight.to(dtype)
+            learns = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+            by_state = torch.empty_like(narrow) if learns else None
+            by_weight = torch.zeros_like(weight, dtype=exact) if learns else None
+            loss = nll = torch.zeros((), device=states.device, dtype=exact)
+            size = max(1, CHUNK_ELEMENTS // weight.shape[0])
+            for start in range(0, len(states), size):
+                part = slice(start, start + size)
+                h = narrow[part]
+                more, plain, gradient = terms(h @ matrix.T, target[part], real[part], smoothing)
+                loss, nll = loss + more, nll + plain
+                if by_state is not None and by_weight is not None:
+                    gradient = gradient.to(dtype)
+                    by_state[part] = gradient @ matrix
+                    by_weight += gradient.T @ h
+        if by_state is not None and by_weight is not None:
+            ctx.save_for_backward(by_state.to(states.dtype), by_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        by_state, by_weight = ctx.saved_tensors
+        return by_state * gradients[0], by_weight * gradients[0], None, None, None, None
+
+
+def linear_cross_entropy(
+    states: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    real: Tensor,
+    smoothing: float = 0.0,
+    terms: Terms | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Label-smoothed loss and plain negative log-likelihood, summed over real tokens.
+
+    states [..., d], output matrix [V, d], target [...], real [...]. The second result is for
+    display and has no gradient.
+    """
+    flat = states.reshape(-1, states.shape[-1])
+    mask = real.reshape(-1).to(torch.promote_types(states.dtype, torch.float32))
+    return _LinearCrossEntropy.apply(
+        flat, weight, target.reshape(-1), mask, smoothing, terms or token_terms
+    )
