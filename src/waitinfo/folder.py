@@ -26,12 +26,14 @@ from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
+from waitinfo.quantize import dequantize, quantize
 from waitinfo.systems import System, build_system
 from waitinfo.text.files import fsync_folder
 from waitinfo.text.tokenizer import Vocabulary
 
 CONFIG = "config.json"
 FORMAT = 1
+STORED = ("float32", "float16", "bfloat16", "int8")  # how weights can be kept
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PART = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 
@@ -56,8 +58,8 @@ def save_model(
     part_bytes: int | None = None,
 ) -> None:
     """Write a model folder; an existing one is replaced only once the new one is complete."""
-    if dtype not in DTYPES:
-        raise unknown("weights dtype", dtype, DTYPES)
+    if dtype not in STORED:
+        raise unknown("weights dtype", dtype, STORED)
     fresh = folder.parent / f".{folder.name}.partial"
     try:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -78,7 +80,10 @@ def _fill(
     part_bytes: int | None,
 ) -> None:
     # Information sources are small and sums of them decide, so only matrices are stored narrow.
-    stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+    if dtype == "int8":
+        stored = quantize(weights)
+    else:
+        stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
     save_weights(fresh, stored, part_bytes)
     vocabulary.save(fresh)
     config = {
@@ -175,7 +180,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
                 weights[name] = tensor
     for name, found in pieces.items():
         weights[name] = torch.cat([found[i] for i in sorted(found)])
-    return weights
+    return dequantize(weights)
 
 
 def resolve_model(path: Path) -> Path:

@@ -39,7 +39,7 @@ class Agent(TextToTextAgent):
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
-        parser.add_argument("--model", required=True, help="a model folder or a run folder")
+        parser.add_argument("--model", help="a model folder, a run folder or a bundled model")
         parser.add_argument("--k", type=float, default=None, help="latency; more waits longer")
         parser.add_argument("--ending", default="guard", choices=ENDINGS)
         parser.add_argument(

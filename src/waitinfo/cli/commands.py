@@ -328,3 +328,29 @@ def compare(
     from waitinfo.cli.compare import Request, run
 
     run(Request(results, out, x, y, at, baseline, only, published, paired, labels, bands, title))
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Write a small copy of this model or run folder …")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None,
+    dtype: Annotated[
+        str, typer.Option(help="How its weights are kept: int8, float16, bfloat16 or float32.")
+    ] = "int8",
+) -> None:
+    """List the models that come with waitinfo, show one's card, or pack one of your own.
+
+    Examples:
+
+        waitinfo models
+
+        waitinfo models de-en
+
+        waitinfo models --pack run --out my-model --dtype int8
+    """
+    from waitinfo.cli.models import run
+
+    run(name, pack, out, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from waitinfo.bundled import find_model
 from waitinfo.config import apply_settings
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import LoadedModel, load_model
@@ -19,11 +20,9 @@ def load(
     settings: Sequence[str] = (),
 ) -> LoadedModel:
     """A model, by its own system or by another, with options `key=value` or `system.key=value`."""
-    if path is None:
-        raise WaitinfoError("no model was given; use --model with a model or run folder")
     full = [s if s.startswith("system.") else f"system.{s}" for s in settings]
     options = apply_settings({}, full).get("system", {})
-    return load_model(path, device, dtype, system, options)
+    return load_model(find_model(path), device, dtype, system, options)
 
 
 def check_beam(system: System, beam: int) -> None:

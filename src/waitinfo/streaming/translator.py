@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from waitinfo.bundled import find_model
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import LoadedModel, load_model
 from waitinfo.streaming.engine import Engine
@@ -120,7 +121,7 @@ class Translator:
 
 
 def load(
-    model: str | Path,
+    model: str | Path | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     streams: int = 32,
@@ -129,12 +130,12 @@ def load(
     system: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Translator:
-    """Load a model folder or run folder to translate with.
+    """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
     or change options of its own.
     """
-    loaded = load_model(Path(model), device, dtype, system, options)
+    loaded = load_model(find_model(model), device, dtype, system, options)
     return Translator(loaded, streams, capacity, ending)
 
 

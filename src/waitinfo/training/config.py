@@ -18,7 +18,7 @@ CHOICES = {
     "average": ("ema", "last", "none"),
     "best_by": ("bleu", "loss"),
     "precision": ("auto", "float32", "bfloat16"),
-    "weights_dtype": ("float32", "float16", "bfloat16"),
+    "weights_dtype": ("float32", "float16", "bfloat16", "int8"),
 }
 
 # What may differ when a run is resumed; anything else would make it another run.

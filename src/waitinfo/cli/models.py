@@ -1,0 +1,63 @@
+"""`waitinfo models`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from waitinfo.bundled import DEFAULT, bundled_models
+from waitinfo.cli.display import note
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.folder import load_model, save_model
+
+
+def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
+    if pack is not None:
+        _pack(pack, out, dtype)
+    elif out is not None:
+        raise WaitinfoError("--out: only with --pack")
+    elif name is not None:
+        _show(name)
+    else:
+        _list()
+
+
+def _list() -> None:
+    models = bundled_models()
+    if not models:
+        note("no models are bundled with this installation")
+        return
+    table = Table(title="bundled models")
+    for column in ("name", "system", "MB", "what it is"):
+        table.add_column(column, justify="right" if column == "MB" else "left")
+    for model in models.values():
+        shown = f"{model.name} (default)" if model.name == DEFAULT else model.name
+        table.add_row(shown, model.system, f"{model.size / 1e6:.1f}", model.summary)
+    Console().print(table)
+
+
+def _show(name: str) -> None:
+    models = bundled_models()
+    if name not in models:
+        raise unknown("model", name, models)
+    console = Console()
+    card = models[name].card
+    console.print(Markdown(card) if console.is_terminal else card)
+    note(f"folder: {models[name].folder}")
+
+
+def _pack(source: Path, out: Path | None, dtype: str) -> None:
+    if out is None:
+        raise WaitinfoError("--pack: give --out, the folder to write")
+    if out.exists():
+        raise WaitinfoError(f"{out}: exists already; choose a new folder")
+    loaded = load_model(source)
+    save_model(out, loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary, dtype)
+    before, after = (
+        sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        for folder in (loaded.folder, out)
+    )
+    note(f"{out}: {after / 1e6:.1f} MB of weights ({before / 1e6:.1f} MB before)")

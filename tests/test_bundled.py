@@ -1,0 +1,106 @@
+"""Small storage, and models that are found by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import tiny_config
+from waitinfo import bundled
+from waitinfo.cli.app import main
+from waitinfo.errors import WaitinfoError
+from waitinfo.folder import load_model, load_weights, save_model
+from waitinfo.model import Transformer
+from waitinfo.quantize import dequantize, quantize
+from waitinfo.streaming.translator import load
+from waitinfo.systems import build_system
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+
+
+def test_a_row_is_off_by_at_most_half_a_step() -> None:
+    torch.manual_seed(0)
+    weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
+               "b": torch.randn(7)}  # fmt: skip
+    stored = quantize(weights)
+    assert stored["m"].dtype == torch.int8 and torch.equal(stored["b"], weights["b"])
+    back = dequantize(stored)
+    assert back.keys() == weights.keys()
+    step = weights["m"].abs().amax(1, keepdim=True) / 127
+    assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
+    # By hand: the largest is 127 steps, a third of it 42.
+    assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer, _ = train_tokenizer(["ein Haus am See", "a house by the lake"] * 5,
+                                   VocabularySpec("words", 1))  # fmt: skip
+    size = len(tokenizer)
+    torch.manual_seed(0)
+    config = tiny_config(source_vocabulary=size, target_vocabulary=size, info="attention")
+    model = Transformer(config)
+    system = build_system("wait-info")
+    save_model(tmp_path / "m", model, model.weights(), system, Vocabulary(tokenizer, tokenizer))
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("part_bytes", [None, 900])
+def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None) -> None:
+    loaded = load_model(folder)
+    weights = loaded.model.weights()
+    save_model(tmp_path / "q", loaded.model, weights, loaded.system, loaded.vocabulary, "int8",
+               part_bytes)  # fmt: skip
+    back = load_weights(tmp_path / "q")
+    assert back.keys() == weights.keys()
+    for name, tensor in weights.items():
+        step = tensor.abs().max() / 127
+        assert (back[name].float() - tensor).abs().max() <= step
+    assert load_model(tmp_path / "q").model.parameter_count() == loaded.model.parameter_count()
+    if part_bytes is None:
+        sizes = [sum(f.stat().st_size for f in d.glob("*.safetensors"))
+                 for d in (folder, tmp_path / "q")]  # fmt: skip
+        assert sizes[1] < 0.6 * sizes[0]  # the tiny model is mostly headers
+
+
+def test_packing_by_command(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["models", "--pack", str(folder), "--out", str(tmp_path / "p")])
+    assert not stop.value.code and "MB of weights" in capsys.readouterr().err
+    assert load_model(tmp_path / "p").system.name == "wait-info"
+    for arguments, message in (
+        (["--pack", str(folder)], "give --out"),
+        (["--pack", str(folder), "--out", str(tmp_path / "p")], "exists already"),
+        (["--pack", "nowhere", "--out", str(tmp_path / "n")], "nowhere: no such model"),
+        (["--pack", str(folder), "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
+        (["--out", "x"], "only with --pack"),
+        (["xx-yy"], "unknown model 'xx-yy'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["models", *arguments])
+        assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_bundled_models_are_found_by_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bundled, "models_folder", lambda: tmp_path / "models")
+    with pytest.raises(WaitinfoError, match="no model was given"):
+        bundled.find_model(None)
+    (tmp_path / "models").mkdir()
+    folder.rename(tmp_path / "models" / "de-en")
+    (tmp_path / "models" / "de-en" / "README.md").write_text("# de-en\n\nGerman to English.\n")
+    assert bundled.find_model(None) == bundled.find_model("de-en") == tmp_path / "models" / "de-en"
+    assert bundled.find_model("run/best") == Path("run/best")
+    assert load().translate("ein Haus am See", 2) == load("de-en").translate("ein Haus am See", 2)
+    with pytest.raises(SystemExit):
+        main(["models"])
+    shown = capsys.readouterr().out
+    assert "de-en (default)" in shown and "German to English." in shown
+    with pytest.raises(SystemExit):
+        main(["models", "de-en"])
+    assert "German to English." in capsys.readouterr().out
