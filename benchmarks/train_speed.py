@@ -128,19 +128,19 @@ def breakdown(made: Trainer, updates: int) -> dict[str, float]:
             ((place, batch),) = next(items).batches
             ready = time.monotonic() - began
             batch = batch.to(device)
-            moment = made._moment(place)
+            moment = made.updater.moment(place, 10**6)
             found: dict[str, Any] = {}
 
             def forward() -> None:
-                made.optimizer.zero_grad(set_to_none=True)
-                with made._autocast():
-                    found["loss"] = made.objective(batch, moment)[0] / batch.tokens  # noqa: B023
+                made.updater.optimizer.zero_grad(set_to_none=True)
+                with made.updater.autocast():
+                    found["loss"] = made.updater.objective(batch, moment)[0] / batch.tokens  # noqa: B023
 
             spent = {
                 "data": ready,
                 "forward": clock(device, forward),
                 "backward": clock(device, found["loss"].backward),
-                "optimizer": clock(device, made._apply),
+                "optimizer": clock(device, made.updater.apply),
                 "average": clock(device, lambda: made.average.step(10)),
             }
             if number >= 2:

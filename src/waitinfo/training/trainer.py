@@ -7,23 +7,19 @@ two processes repeat one.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import save_model
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems import Losses, Moment, System, check_dial
-from waitinfo.text.batches import Batch, BatchStream, Share, UpdateBatches
+from waitinfo.systems import check_dial
+from waitinfo.text.batches import BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
 from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
@@ -31,29 +27,12 @@ from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
-from waitinfo.training.graphs import GraphedUpdates
 from waitinfo.training.run import begin_run, merge, recorded_run, sole_user, stop_politely
 from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.updates import Updater
 from waitinfo.training.validation import Validator
 
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
-
-
-class Objective(nn.Module):
-    """A system's loss as a module, so that distributed training can wrap it."""
-
-    def __init__(self, model: Transformer, system: System) -> None:
-        super().__init__()
-        self.model, self.system = model, system
-
-    def forward(self, batch: Batch, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        losses: Losses = self.system.loss(self.model, batch, moment)
-        return losses.total, losses.parts
-
-
-def batch_seed(seed: int, place: int) -> int:
-    digest = hashlib.blake2b(f"{seed}:{place}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 class Trainer:
@@ -72,10 +51,9 @@ class Trainer:
         if self.config.compile:
             compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
-        self.optimizer = self._optimizer()
+        self.updater = Updater(self.model, self.system, self.config, world)
+        self.optimizer = self.updater.optimizer
         self.average = build_average(self.config, self.model, out, world.leads)
-        self.objective = self._objective()
-        self.graphs = self._graphs()
         self.validator = Validator(
             corpus,
             self.system,
@@ -90,32 +68,6 @@ class Trainer:
         self.validated_at = -1
         self._saved_at = time.monotonic()
         self._reset_tally()
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        cuda = self.device.type == "cuda"
-        return torch.optim.AdamW(
-            self.model.parameters(),
-            lr=torch.tensor(config.lr, device=self.device) if cuda else config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            fused=cuda,
-            capturable=cuda,
-        )
-
-    def _objective(self) -> nn.Module:
-        objective = Objective(self.model, self.system)
-        if self.world.size == 1:
-            return objective
-        # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
-        return DistributedDataParallel(objective, find_unused_parameters=True)
-
-    def _graphs(self) -> GraphedUpdates | None:
-        alone = self.world.size == 1 and self.config.accumulate == 1
-        if not (self.config.graphs and alone and self.device.type == "cuda"):
-            return None
-        return GraphedUpdates(self.device) if self.system.fixed_shapes else None
 
     # The loop
 
@@ -163,78 +115,13 @@ class Trainer:
         """One update; `progress` of the run decides the learning rate."""
         self.model.train()
         self.lr = learning_rate(self.config, self.update, progress)
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(self.lr)
-            else:
-                group["lr"] = self.lr
-        if self.graphs:
-            self._graphed_step(self.graphs, item)
-        else:
-            self.optimizer.zero_grad(set_to_none=True)
-            for number, (place, batch) in enumerate(item.batches, 1):
-                moment = self._moment(place)
-                last = number == len(item.batches)
-                share = self.world.size / item.tokens
-                self._count(self._backward(batch.to(self.device), moment, share, last))
-            self._apply()
+        for name, value in self.updater.run(item, self.update, self.lr).items():
+            self.tally[name] = self.tally.get(name, 0.0) + value
         self.average.step(self.update)
         self.update += 1
         self.clock.updated()
         self.tally_tokens += item.tokens
         self.tally_updates += 1
-
-    def _graphed_step(self, graphs: GraphedUpdates, item: UpdateBatches) -> None:
-        """The same with one batch, replayed where its like was recorded."""
-        ((place, batch),) = item.batches
-        moment = self._moment(place)
-        dial = self.system.training_dial(batch, moment)
-        assert not isinstance(dial, Tensor)
-
-        def update(batch: Batch, dial: Tensor | None, share: Tensor) -> dict[str, Tensor]:
-            self.optimizer.zero_grad(set_to_none=True)
-            losses = self._backward(batch, replace(moment, dial=dial), share)
-            self._apply()
-            return losses
-
-        share = 1 / item.tokens
-        stage = self.system.stage(self.update)
-        self._count(graphs.run(update, batch, dial, share, stage))
-
-    def _moment(self, place: int) -> Moment:
-        """The circumstances of a batch's loss, and its seed for everything random in it."""
-        seed = batch_seed(self.config.seed, place)
-        torch.manual_seed(seed)
-        return Moment(self.update, random.Random(seed), self.config.label_smoothing)
-
-    def _backward(
-        self, batch: Batch, moment: Moment, share: float | Tensor, last: bool = True
-    ) -> dict[str, Tensor]:
-        """Add one batch's share to the gradient of an update; the batch's losses."""
-        if isinstance(self.objective, DistributedDataParallel):
-            self.objective.require_backward_grad_sync = last
-        with self._autocast():
-            total, parts = self.objective(batch, moment)
-        # Distributed gradients are averaged over processes; the loss is a sum over all of them.
-        (total * share).backward()
-        return {"loss": total.detach(), **parts}
-
-    def _apply(self) -> None:
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
-
-    def _count(self, losses: dict[str, Tensor]) -> None:
-        for name, value in losses.items():
-            self.tally[name] = self.tally.get(name, 0.0) + value
-
-    def _autocast(self) -> torch.autocast:
-        precision = self.config.precision
-        half = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
-        # Recorded updates must cast the weights themselves, not find them cast already.
-        return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=half, cache_enabled=self.graphs is None
-        )
 
     # Between updates
 

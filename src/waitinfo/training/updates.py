@@ -1,0 +1,145 @@
+"""Updates: the loss of batches, its gradient, and what the optimizer makes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems import Losses, Moment, System
+from waitinfo.text.batches import Batch, UpdateBatches
+from waitinfo.training.config import TrainingConfig
+from waitinfo.training.distributed import World
+from waitinfo.training.graphs import GraphedUpdates
+
+
+class Objective(nn.Module):
+    """A system's loss as a module, so that distributed training can wrap it."""
+
+    def __init__(self, model: Transformer, system: System) -> None:
+        super().__init__()
+        self.model, self.system = model, system
+
+    def forward(self, batch: Batch, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        losses: Losses = self.system.loss(self.model, batch, moment)
+        return losses.total, losses.parts
+
+
+def batch_seed(seed: int, place: int) -> int:
+    digest = hashlib.blake2b(f"{seed}:{place}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class Updater:
+    """Applies updates to a model."""
+
+    def __init__(
+        self, model: Transformer, system: System, config: TrainingConfig, world: World
+    ) -> None:
+        self.model, self.system, self.config, self.world = model, system, config, world
+        self.device = world.device
+        self.optimizer = self._optimizer()
+        self.objective = self._objective()
+        self.graphs = self._graphs()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        cuda = self.device.type == "cuda"
+        return torch.optim.AdamW(
+            self.model.parameters(),
+            lr=torch.tensor(config.lr, device=self.device) if cuda else config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            fused=cuda,
+            capturable=cuda,
+        )
+
+    def _objective(self) -> nn.Module:
+        objective = Objective(self.model, self.system)
+        if self.world.size == 1:
+            return objective
+        # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
+        return DistributedDataParallel(objective, find_unused_parameters=True)
+
+    def _graphs(self) -> GraphedUpdates | None:
+        alone = self.world.size == 1 and self.config.accumulate == 1
+        if not (self.config.graphs and alone and self.device.type == "cuda"):
+            return None
+        return GraphedUpdates(self.device) if self.system.fixed_shapes else None
+
+    def run(self, item: UpdateBatches, update: int, lr: float) -> dict[str, Tensor]:
+        """One update; returns the sums of its losses over all batches of this process."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+        if self.graphs:
+            return self._run_graphed(self.graphs, item, update)
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, Tensor] = {}
+        for number, (place, batch) in enumerate(item.batches, 1):
+            moment = self.moment(place, update)
+            last = number == len(item.batches)
+            share = self.world.size / item.tokens
+            for name, value in self._backward(batch.to(self.device), moment, share, last).items():
+                sums[name] = sums[name] + value if name in sums else value
+        self.apply()
+        return sums
+
+    def _run_graphed(
+        self, graphs: GraphedUpdates, item: UpdateBatches, update: int
+    ) -> dict[str, Tensor]:
+        """The same with one batch, replayed where its like was recorded."""
+        ((place, batch),) = item.batches
+        moment = self.moment(place, update)
+        dial = self.system.training_dial(batch, moment)
+        assert not isinstance(dial, Tensor)
+
+        def compute(batch: Batch, dial: Tensor | None, share: Tensor) -> dict[str, Tensor]:
+            self.optimizer.zero_grad(set_to_none=True)
+            losses = self._backward(batch, replace(moment, dial=dial), share)
+            self.apply()
+            return losses
+
+        share = 1 / item.tokens
+        stage = self.system.stage(update)
+        return graphs.run(compute, batch, dial, share, stage)
+
+    def moment(self, place: int, update: int) -> Moment:
+        """The circumstances of a batch's loss, and its seed for everything random in it."""
+        seed = batch_seed(self.config.seed, place)
+        torch.manual_seed(seed)
+        return Moment(update, random.Random(seed), self.config.label_smoothing)
+
+    def _backward(
+        self, batch: Batch, moment: Moment, share: float | Tensor, last: bool = True
+    ) -> dict[str, Tensor]:
+        """Add one batch's share to the gradient of an update; the batch's losses."""
+        if isinstance(self.objective, DistributedDataParallel):
+            self.objective.require_backward_grad_sync = last
+        with self.autocast():
+            total, parts = self.objective(batch, moment)
+        # Distributed gradients are averaged over processes; the loss is a sum over all of them.
+        (total * share).backward()
+        return {"loss": total.detach(), **parts}
+
+    def apply(self) -> None:
+        """Let the optimizer use the gradient."""
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+
+    def autocast(self) -> torch.autocast:
+        precision = self.config.precision
+        half = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+        # Recorded updates must cast the weights themselves, not find them cast already.
+        return torch.autocast(
+            self.device.type, torch.bfloat16, enabled=half, cache_enabled=self.graphs is None
+        )
