@@ -35,7 +35,7 @@ SYSTEMS: dict[str, dict] = {
     "moe-wait-k": {"equal_updates": 0},
     "gma": {},
     "mma": {"latency_after": 0},
-    "gsimt": {"zeta": 4.0, "positions_at_once": 65536},
+    "gsimt": {"zeta": 4.0, "positions_at_once": 1_000_000},
 }
 
 
