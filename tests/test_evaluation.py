@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import re
 import sys
@@ -26,7 +28,7 @@ from waitinfo.evaluation.curves import (
     read_points,
 )
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
-from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.output import Output, Partial
 from waitinfo.evaluation.published import published_curves, settings
 from waitinfo.evaluation.trace import word_trace
 from waitinfo.folder import LoadedModel, load_model, save_model
@@ -140,8 +142,9 @@ def test_an_interrupted_point_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         evaluate_point(evaluation, Decoding(2.0), output)
     assert not (output.folder / "wait-info-2.json").exists()
-    partial = output.folder / ".wait-info-2.partial.jsonl"
-    partial.write_text(partial.read_text() + '[4, {"tok')  # and a line was being written
+    (partial,) = output.folder.glob(".wait-info-2.*.partial.jsonl")
+    damaged = partial.read_text() + '[9, {"no": 1}]\n[4, {"tok'  # and a line was being written
+    partial.write_text(damaged)
     resumed = evaluate_point(evaluation, Decoding(2.0), output)
     assert asked == [5, 3] and not partial.exists()
     for part in ("quality", "paper", "word", "settings"):
@@ -150,13 +153,58 @@ def test_an_interrupted_point_goes_on_where_it_stopped(
     assert asked == [5, 3]  # a finished point is not done again
 
 
-def test_a_partial_point_of_other_settings_is_not_used(
+def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path
 ) -> None:
     evaluation = Evaluation(loaded, test_set)
-    (tmp_path / ".wait-info-2.partial.jsonl").write_text('{"k": 9}\n[0, {"tokens": []}]\n')
+    other = Decoding(2.0, "allow")
+    partial = Partial(tmp_path, "wait-info-2", evaluation.settings(other))
+    partial.add(0, Hypothesis([], [1], 1, [], [], True))
     point = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
-    assert point["test"]["sentences"] == 5
+    assert point["empty"] == 0
+    with pytest.raises(WaitinfoError, match="another process is evaluating this point"):
+        Partial(tmp_path, "wait-info-2", evaluation.settings(other))
+    partial.close()
+    assert len(Partial(tmp_path, "wait-info-2", evaluation.settings(other)).found) == 1
+
+
+def test_what_is_asked_later_is_added_to_a_point(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation, bare = Evaluation(loaded, test_set), Output(tmp_path, text=False)
+    point = evaluate_point(evaluation, Decoding(2.0), bare, Timing(3.0, 2))
+    bare.write("wait-info-2", {**point, "label": "two"})
+    with_text = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    assert with_text["timed"] == point["timed"] and with_text["label"] == "two"
+    monkeypatch.setattr(Decoder, "results", None)  # no more translating from here on
+    faster = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path), Timing(6.0, 2))
+    assert faster["timed"]["words_per_second"] == 6 and faster["label"] == "two"
+    assert evaluate_point(evaluation, Decoding(2.0), Output(tmp_path), Timing(6.0, 2)) == faster
+
+
+def test_overwriting_leaves_nothing_of_the_old_point(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path
+) -> None:
+    evaluation = Evaluation(loaded, test_set)
+    evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    assert (tmp_path / "wait-info-2" / "instances.log").exists()
+    bare = Output(tmp_path, text=False, overwrite=True)
+    evaluate_point(evaluation, Decoding(2.0, "allow"), bare)
+    assert not (tmp_path / "wait-info-2").exists()
+    with pytest.raises(WaitinfoError, match="holds a point of another ending"):
+        evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+
+
+def test_the_same_text_has_the_same_checksum_however_it_comes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\ny\n")
+    with gzip.open(tmp_path / "a.gz", "wt") as stream:
+        stream.write("x\ny\n")
+    (tmp_path / "b").write_text("x\nz\n")
+    plain, packed, other = (
+        TestSet.read(tmp_path / name, tmp_path / "a").facts["source"]["sha256"]
+        for name in ("a", "a.gz", "b")
+    )
+    assert plain == packed != other
 
 
 def test_settings_tell_models_apart(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) -> None:
@@ -169,6 +217,44 @@ def test_settings_tell_models_apart(loaded: LoadedModel, test_set: TestSet, tmp_
         for folder in (loaded.folder, tmp_path / "other", tmp_path / "changed")
     )
     assert first == same != changed
+
+
+def test_a_point_by_hand(loaded: LoadedModel, tmp_path: Path) -> None:
+    """Two made-up translations of known paths: everything in tokens counts end-of-sentence."""
+    encode = loaded.vocabulary.source.encode
+    source, reference = "Das ist gut.", "That is good."
+    n = len(encode(source)) + 1
+    (tmp_path / "s").write_text(f"{source}\n" * 2)
+    (tmp_path / "r").write_text(f"{reference}\n" * 2)
+    evaluation = Evaluation(loaded, TestSet.read(tmp_path / "s", tmp_path / "r"))
+    tokens = encode("That is")
+    whole = Hypothesis(tokens, [n] * (len(tokens) + 1), n, [], [], True)  # all read, then written
+    early = Hypothesis([], [2], n, [], [], True)  # ended after two tokens, with nothing said
+    cut = Hypothesis(tokens, [1] * len(tokens), n, [], [], False)  # by the length limit
+    found = [whole, early]
+    point = evaluation.score(Decoding(1.0), found, evaluation.traces(found))
+    assert point["paper"]["CW"] == pytest.approx((n + 2) / 2)
+    assert point["paper"]["AP"] == pytest.approx((1 + 2 / n) / 2)
+    assert point["paper"]["AL"] == pytest.approx((n + 2) / 2)
+    assert point["paper"]["YAAL"] == pytest.approx(2)  # of the second alone
+    assert point["word"]["AL"] == pytest.approx(3)  # of the first alone, which has words
+    assert (point["early_stop"], point["cut_off"], point["empty"]) == (0.5, 0, 1)
+    assert point["length_ratio"] == pytest.approx(2 / 6)
+    assert point["target_per_source"] == pytest.approx((len(tokens) + 2) / (2 * n))
+    both = [cut, whole]
+    assert evaluation.score(Decoding(1.0), both, evaluation.traces(both))["cut_off"] == 0.5
+
+
+def test_intervals_are_sacrebleus() -> None:
+    from sacrebleu.metrics import BLEU
+
+    references = [f"the cat number {i} sat on the mat" for i in range(40)]
+    texts = [r.replace("sat", "sits") if i % 3 else r for i, r in enumerate(references)]
+    found = quality.score("BLEU", texts, references, 1000)
+    expected = BLEU().corpus_score(texts, [references], n_bootstrap=1000)
+    assert found.interval == pytest.approx(expected._ci, rel=1e-6) and found.interval > 0.5
+    assert "bs:1000" in found.signature
+    assert "bs:" not in quality.score("BLEU", texts, references).signature
 
 
 def test_scores_of_a_point(loaded: LoadedModel, test_set: TestSet) -> None:
@@ -211,6 +297,8 @@ def test_paired_bootstrap_tells_better_from_same() -> None:
     assert quality.paired_bootstrap("BLEU", worse, references, references).p_value < 0.01
     assert quality.paired_bootstrap("BLEU", slightly, references, references).p_value > 0.05
     assert quality.paired_bootstrap("BLEU", worse, worse, references).p_value == 1
+    upper = [text.upper() for text in worse]
+    assert quality.paired_bootstrap("BLEU_lowercase", worse, upper, references).p_value == 1
 
 
 def test_comet_is_asked_rightly_and_missed_politely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,8 +366,35 @@ def test_timed_points(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) ->
     assert found["sentences"] == 4 and found["ms_per_source_word"] > 0
     for metric in ("AL", "LAAL", "DAL", "AP"):
         assert found["computation_aware_ms"][metric] > found["ideal_ms"][metric]
-    with pytest.raises(WaitinfoError, match="--rate 0"):
-        Timing(0, 4)
+    words = evaluation.score(Decoding(2.0), *_chosen(evaluation, [0, 1, 2, 3]))["word"]
+    for metric in ("AL", "LAAL", "DAL"):  # at 3 words a second, a word is 333 ms
+        assert found["ideal_ms"][metric] == pytest.approx(words[metric] * 1000 / 3), metric
+    for rate in (0, float("inf")):
+        with pytest.raises(WaitinfoError, match="--rate"):
+            Timing(rate, 4)
+
+
+def _chosen(evaluation: Evaluation, numbers: list[int]) -> tuple:
+    """What some of the sentences were translated to; the test set is cut down to them."""
+    found = evaluation.translate(Decoding(2.0))
+    test = evaluation.test
+    evaluation.test = TestSet(
+        test.source, test.reference, [test.sources[i] for i in numbers],
+        [test.references[i] for i in numbers],
+    )  # fmt: skip
+    evaluation.reference_tokens = [evaluation.reference_tokens[i] for i in numbers]
+    chosen = [found[i] for i in numbers]
+    return chosen, evaluation.traces(chosen)
+
+
+def test_full_sentence_models_are_timed_too(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path
+) -> None:
+    whole = load_model(loaded.folder, system="full")
+    point = evaluate_point(
+        Evaluation(whole, test_set), Decoding(1.0), Output(tmp_path), Timing(3, 2)
+    )
+    assert point["k"] is None and point["timed"]["computation_aware_ms"]["AL"] > 0
 
 
 # Curves
@@ -313,6 +428,7 @@ def point(name: str, k: float, al: float, bleu: float, **options: object) -> dic
         "paper": {"AL": al}, "word": {"AL": al / 2},
         "settings": {"system": name, "options": options, "k": k, "ending": "guard", "beam": 1},
         "test": {"source": {"sha256": "a"}, "reference": {"sha256": "b"}},
+        "model": {"parameters": 10},
     }  # fmt: skip
 
 
@@ -326,13 +442,28 @@ def test_runs_of_one_setting_are_averaged(tmp_path: Path) -> None:
     first, second = found.points
     assert (first.x, first.y, first.low, first.high) == (1.5, 31, 30, 32)
     assert (second.low, second.high, second.label) == (34.5, 35.5, "3")
-    assert found.runs == 2
+    assert found.runs == 2 and found.uneven
+    again = make_curves(read_points([tmp_path, tmp_path / "seed-1"]), "paper.AL", "BLEU")
+    assert [len(p.points) for p in again[0].points] == [2, 1]  # a file named twice is one run
 
 
 def test_points_trained_differently_are_not_averaged() -> None:
     points = [point("mma", 0.5, 3, 30, weight=0.1), point("mma", 0.5, 5, 33, weight=0.01)]
     (found,) = make_curves(points, "paper.AL", "BLEU")
     assert found.xs == [3, 5]
+
+
+def test_models_of_other_sizes_are_not_averaged() -> None:
+    points = [point("x", 1, 2, 20), {**point("x", 1, 4, 30), "model": {"parameters": 99}}]
+    (found,) = make_curves(points, "paper.AL", "BLEU")
+    assert found.ys == [20, 30]
+
+
+def test_a_curve_without_the_metric_is_left_out() -> None:
+    lacking = point("full", 1, 5, 30)
+    lacking["word"] = {"AL": None}
+    curves = make_curves([lacking, point("x", 1, 2, 20)], "word.AL", "BLEU")
+    assert [curve.name for curve in curves] == ["x"]
 
 
 def test_axes() -> None:
@@ -363,14 +494,13 @@ def test_published_figures_are_those_of_the_paper() -> None:
     if not table.exists():
         pytest.skip("the paper's tables are not on this machine")
     ours = Path(sys.modules["waitinfo"].__file__).parent / "evaluation/data/published.csv"
-    theirs = [line.split(",") for line in table.read_text("utf-8").splitlines()]
-    mine = [line.split(",") for line in ours.read_text("utf-8").splitlines()]
+    theirs, mine = (list(csv.reader(p.read_text("utf-8").splitlines())) for p in (table, ours))
     assert len(mine) == len(theirs)
     for a, b in zip(mine, theirs, strict=True):
-        # Left out: what the paper did not give, and two misprints.
-        assert all(
-            x == y or (x == "" and (y == "-" or float(y) > 1)) for x, y in zip(a, b, strict=True)
-        )
+        # Left out: what the paper did not give, and the two misprints of AP.
+        for column, (x, y) in enumerate(zip(a, b, strict=True)):
+            misprint = theirs[0][column] == "AP" and y in ("1.96", "1.27")
+            assert x == y or (x == "" and (y == "-" or misprint))
 
 
 def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,9 +508,10 @@ def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (tmp_path / f"a-{k}.json").write_text(json.dumps(point("a", k, al, bleu)))
         (tmp_path / f"b-{k}.json").write_text(json.dumps(point("b", k, al + 1, bleu + 1)))
     for suffix in ("svg", "png"):
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as stop:
             main(["compare", str(tmp_path), "--at", "3,5", "--published", "de-en base",
-                  "--out", str(tmp_path / f"c.{suffix}")])  # fmt: skip
+                  "--title", r"x$\foo$", "--out", str(tmp_path / f"c.{suffix}")])  # fmt: skip
+        assert not stop.value.code
         assert (tmp_path / f"c.{suffix}").stat().st_size > 10_000
     out = capsys.readouterr().out
     assert re.search(r"│ a +│ 24\.00 │ 28\.00 │", out)  # lower-cased, as the published figures
@@ -398,6 +529,9 @@ def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["HERE", "--published", "fr-en"], "unknown --published 'fr-en'"),
         (["HERE", "--at", "x"], "--at x: give numbers"),
         (["HERE", "--paired"], "holds no translations"),
+        (["HERE", "--published", "de-en base", "--baseline", "Wait-k", "--paired"], "of your own"),
+        (["HERE", "--x", "paper.AL", "--y", "word.AL"], "do not belong in one plot"),
+        (["HERE", "--out", "EMPTY.svg"], "cannot be written"),
         (["EMPTY"], "holds no points"),
     ],
 )
@@ -405,9 +539,11 @@ def test_comparing_complains_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "folder.svg").mkdir()
     for name, k, al in (("a", 1, 2), ("a", 3, 4), ("b", 1, 3)):
         (tmp_path / f"{name}-{k}.json").write_text(json.dumps(point(name, k, al, 20 + k)))
-    places = {"HERE": str(tmp_path), "EMPTY": str(tmp_path / "empty")}
+    places = {"HERE": str(tmp_path), "EMPTY": str(tmp_path / "empty"),
+              "EMPTY.svg": str(tmp_path / "folder.svg")}  # fmt: skip
     with pytest.raises(SystemExit) as stop:
         main(["compare", *(places.get(a, a) for a in arguments)])
     err = capsys.readouterr().err
@@ -415,10 +551,16 @@ def test_comparing_complains_in_a_line(
     assert len([line for line in err.splitlines() if line.startswith("waitinfo:")]) == 1
 
 
-def test_points_of_different_test_sets_are_not_compared(tmp_path: Path) -> None:
+def test_points_of_different_test_sets_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, two = point("a", 1, 2, 20), point("b", 1, 2, 20)
     two["test"] = {"source": {"sha256": "c"}, "reference": {"sha256": "d"}}
     (tmp_path / "a.json").write_text(json.dumps(one))
     (tmp_path / "b.json").write_text(json.dumps(two))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as stop:
         main(["compare", str(tmp_path)])
+    assert stop.value.code == 2 and "different test sets" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(tmp_path), "--only", "a"])
+    assert not stop.value.code

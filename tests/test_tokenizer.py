@@ -87,3 +87,13 @@ def test_vocabulary_folder(tmp_path: Path, bpe: Tokenizer) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"nonsense")
     with pytest.raises(WaitinfoError, match="not a SentencePiece model"):
         Vocabulary.load(tmp_path)
+
+
+def test_neighbouring_unknown_words_stay_apart() -> None:
+    """Or a sentence would have other tokens than its words one by one, as a stream has them."""
+    tokenizer, _ = train_tokenizer(["the cat sat", "the dog sat"] * 3, VocabularySpec("words", 1))
+    text = "the foo bar cat foo"
+    words = [tokenizer.encode(word) for word in text.split()]
+    assert tokenizer.encode(text) == [token for word in words for token in word]
+    assert tokenizer.encode(text).count(UNK) == 3
+    assert tokenizer.encode_many([text, "cat"]) == [tokenizer.encode(text), tokenizer.encode("cat")]

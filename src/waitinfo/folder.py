@@ -229,7 +229,7 @@ def load_model(
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
         model = model.to(device=device, dtype=DTYPES[dtype]).eval()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder)

@@ -11,10 +11,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+import torch
 from simuleval.agents import TextToTextAgent
 from simuleval.agents.actions import Action, ReadAction, WriteAction
 from simuleval.utils import entrypoint
 
+from waitinfo.config import apply_settings
+from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.stream import Stream
 from waitinfo.streaming.translator import load
@@ -32,22 +35,26 @@ class Agent(TextToTextAgent):
         super().__init__(args)
 
     def _load(self, args: Namespace, device: str) -> None:
+        settings = [f"system.{setting.removeprefix('system.')}" for setting in args.set]
         self.translator = load(
-            args.model, device, streams=1, capacity=args.capacity, ending=args.ending
-        )
+            args.model, device, streams=1, capacity=args.capacity, ending=args.ending,
+            system=args.system, options=apply_settings({}, settings).get("system"),
+        )  # fmt: skip
         self.translator.check_dial(args.k)
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
         parser.add_argument("--model", help="a model folder, a run folder or a bundled model")
         parser.add_argument("--k", type=float, default=None, help="latency; more waits longer")
+        parser.add_argument("--system", help="decode as this system, not as it was trained")
+        parser.add_argument("--set", nargs="*", default=[], help="its options, as rho_last=0.2")
         parser.add_argument("--ending", default="guard", choices=ENDINGS)
         parser.add_argument(
             "--capacity", type=int, default=CAPACITY, help="source tokens of the longest sentence"
         )
 
     def to(self, device: str, *args: Any, **kwargs: Any) -> None:
-        if device != str(self.translator.engine.model.device):
+        if torch.device(device).type != self.translator.engine.model.device.type:
             self._load(self.args, device)
 
     def reset(self) -> None:
@@ -66,6 +73,10 @@ class Agent(TextToTextAgent):
         ended = self.states.source_finished
         self.stream.accept(" ".join(fresh))
         events = self.stream.finish() if ended else self.translator.serve(self.stream)
+        if any(event.sentence for event in events):
+            raise WaitinfoError(
+                f"a sentence is longer than {self.args.capacity} tokens; raise --capacity"
+            )
         words = [event.word for event in events if event.kind == "WRITE" and event.word]
         # A model that may end before its source does has said all it will.
         ended |= any(event.kind == "WRITE" and event.token == "</s>" for event in events)

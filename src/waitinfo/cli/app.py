@@ -44,10 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error))
     except KeyboardInterrupt:
         _fail("stopped", 130)
+    except MemoryError:
+        _fail("out of memory")
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
 def _run(arguments: Sequence[str]) -> None:

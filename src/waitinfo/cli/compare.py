@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.display import note, progress_bar
+from waitinfo.cli.display import note, print_table, progress_bar
 from waitinfo.cli.evaluate import numbers
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.curves import (
@@ -22,11 +22,16 @@ from waitinfo.evaluation.curves import (
     facts_of_test,
     make_curves,
     read_points,
+    value,
 )
 from waitinfo.evaluation.instances import LOG, read_instances
+from waitinfo.evaluation.latency import METRICS, PROFILES
+from waitinfo.evaluation.output import Point
 from waitinfo.evaluation.plot import check_format, draw
 from waitinfo.evaluation.published import published_curves
 from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
+
+LATENCIES = frozenset(f"{profile}.{metric}" for profile in PROFILES for metric in METRICS)
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,12 @@ def run(request: Request) -> None:
     x = check_axis("--x", request.x)
     default = "BLEU_lowercase" if request.published else "BLEU"
     y = check_axis("--y", request.y or default)
-    points = read_points(request.results)
+    if x in LATENCIES and y in LATENCIES and x.split(".")[0] != y.split(".")[0]:
+        raise WaitinfoError(f"--x {x} and --y {y}: tokens and words do not belong in one plot")
+    points = _chosen(read_points(request.results), request.only)
     if len(facts_of_test(points)) > 1:
         raise WaitinfoError("these points belong to different test sets; compare one at a time")
-    curves = _chosen(make_curves(points, x, y), request.only)
+    curves = _curves(points, x, y)
     if request.published:
         curves += published_curves(request.published, x, y)
     baseline = _baseline(curves, request.baseline)
@@ -70,15 +77,30 @@ def run(request: Request) -> None:
         note(f"drawn: {request.out}")
 
 
-def _chosen(curves: list[Curve], only: str | None) -> list[Curve]:
+def _chosen(points: list[Point], only: str | None) -> list[Point]:
     if only is None:
-        return curves
-    known = {curve.name: curve for curve in curves}
+        return points
+    known = list(dict.fromkeys(point["name"] for point in points))
     names = only.split(",")
     for name in names:
         if name not in known:
             raise unknown("--only", name, known)
-    return [known[name] for name in names]
+    chosen = [point for point in points if point["name"] in names]
+    return sorted(chosen, key=lambda point: names.index(point["name"]))
+
+
+def _curves(points: list[Point], x: str, y: str) -> list[Curve]:
+    curves = make_curves(points, x, y)
+    drawn = {curve.name for curve in curves}
+    missing = [n for n in dict.fromkeys(point["name"] for point in points) if n not in drawn]
+    if not curves:
+        raise WaitinfoError(f"no point has both {x} and {y}")
+    if missing:
+        note(f"left out, without {x} or {y}: {', '.join(missing)}")
+    for curve in curves:
+        if curve.uneven:
+            note(f"{curve.name}: its points are means of different numbers of runs; it may jump")
+    return curves
 
 
 def _lines(curves: Sequence[Curve]) -> list[Curve]:
@@ -95,15 +117,15 @@ def _baseline(curves: Sequence[Curve], name: str | None) -> Curve | None:
 
 
 def _name(curve: Curve) -> str:
-    return f"{curve.name} (published)" if curve.published else curve.name
+    return escape(f"{curve.name} (published)" if curve.published else curve.name)
 
 
 def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) -> None:
     table = Table(title=f"{y} at {x}, interpolated")
-    table.add_column("system")
+    table.add_column("system", no_wrap=True)
     for at in grid:
         table.add_column(f"{at:g}", justify="right")
-    table.add_column("covers", justify="right")
+    table.add_column("covers", justify="right", no_wrap=True)
     for curve in curves:
         cells = ("" if (found := curve.at(at)) is None else f"{found:.2f}" for at in grid)
         ends = f"{curve.xs[0]:.2f}"
@@ -112,7 +134,7 @@ def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) ->
         else:
             ends += f": {curve.ys[0]:.2f}"
         table.add_row(_name(curve), *cells, ends)
-    Console().print(table)
+    print_table(table)
 
 
 def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
@@ -133,15 +155,15 @@ def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, 
             _name(curve), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
             f"{found.area:+.2f}",
         )  # fmt: skip
-    Console().print(table)
+    print_table(table)
 
 
 def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
     """Each point of the other curves against the baseline's point of nearest latency."""
     if y not in SETTINGS:
         raise WaitinfoError(f"--paired: not for {y}; choose --y from {', '.join(SETTINGS)}")
-    if baseline is None:
-        raise WaitinfoError("--paired: needs a curve of several points to compare with")
+    if baseline is None or baseline.published:
+        raise WaitinfoError("--paired: needs a curve of your own, of several points, as baseline")
     pairs = [
         (curve, point, closest(baseline, point.x))
         for curve in curves
@@ -150,7 +172,9 @@ def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: st
     ]
     table = Table(title=f"paired bootstrap of {y} against {baseline.name} at the nearest {x}")
     for column in ("system", x, y, f"{baseline.name} {x}", y, "p"):
-        table.add_column(column, justify="left" if column == "system" else "right")
+        table.add_column(escape(column), justify="left" if column == "system" else "right")
+    if any(len(p.points) > 1 for c in curves for p in c.points):
+        note("--paired: of several runs, the first")
     with progress_bar() as progress:
         progress.stage("paired tests", len(pairs))
         for number, (curve, point, other) in enumerate(pairs, 1):
@@ -159,12 +183,14 @@ def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: st
             if references != base_references:
                 raise WaitinfoError("--paired: the two systems have different references")
             found = paired_bootstrap(y, base, texts, references)
+            at, there = value(point.points[0], x), value(other.points[0], x)
             table.add_row(
-                f"{curve.name} {point.label}", f"{point.x:.2f}", f"{found.other:.2f}",
-                f"{other.label}: {other.x:.2f}", f"{found.baseline:.2f}", f"{found.p_value:.3f}",
+                escape(f"{curve.name} {point.label}"), f"{at:.2f}", f"{found.other:.2f}",
+                escape(f"{other.label}: {there:.2f}"), f"{found.baseline:.2f}",
+                f"{found.p_value:.3f}",
             )  # fmt: skip
             progress.advance(number)
-    Console().print(table)
+    print_table(table)
 
 
 def _texts(point: CurvePoint) -> tuple[list[str], list[str]]:

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.progress import Progress as RichProgress
+from rich.table import Table
 
 from waitinfo.progress import Lines, Progress
 from waitinfo.training.display import (
@@ -74,6 +75,14 @@ def progress_bar() -> Iterator[Progress]:
 def note(text: str) -> None:
     """A line for the person at the terminal, apart from the output."""
     console.print(text, markup=False)
+
+
+def print_table(table: Table) -> None:
+    """A table on standard output; in a file or pipe it is as wide as it needs to be."""
+    out = Console()
+    if not out.is_terminal:
+        out = Console(width=200)
+    out.print(table)
 
 
 def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from waitinfo.cli.display import progress_bar
+from waitinfo.cli.display import print_table, progress_bar
 from waitinfo.cli.loading import check_beam, load
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
 from waitinfo.evaluation.instances import read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
 from waitinfo.evaluation.output import Output, Point
-from waitinfo.evaluation.quality import COMET_MODEL, RESAMPLES, comet, load_comet
+from waitinfo.evaluation.quality import (
+    COMET_MODEL,
+    RESAMPLES,
+    check_installed,
+    comet,
+    load_comet,
+)
 from waitinfo.progress import Progress
 from waitinfo.systems import check_dial
 
@@ -49,6 +54,7 @@ def run(request: Request) -> None:
     test = TestSet.read(request.source, request.reference)
     if request.name and ("/" in request.name or request.name.startswith(".")):
         raise WaitinfoError(f"--name {request.name}: must be a plain file name")
+    check_installed()
     timing = None if request.rate is None else Timing(request.rate, request.timed)
     if request.comet and not request.save_text:
         raise WaitinfoError("--comet: scores the saved text; leave --no-save-text out")
@@ -60,6 +66,10 @@ def run(request: Request) -> None:
         Decoding(check_dial(loaded.system, k), request.ending, request.beam)
         for k in numbers("--k", request.k)
     ]
+    if request.label is not None and len(decodings) > 1:
+        raise WaitinfoError("--label: names one point; give one value of --k with it")
+    if timing and request.beam > 1:
+        raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
     output.prepare()
     evaluation = Evaluation(loaded, test, request.name)
     with progress_bar() as progress:
@@ -148,7 +158,7 @@ def _table(title: str, dial: str, points: list[Point], rows: list[dict[str, Any]
     for point, row in zip(points, rows, strict=True):
         value = "" if point["k"] is None else f"{point['k']:g}"
         table.add_row(value, *(_cell(row[column]) for column in columns))
-    Console().print(table)
+    print_table(table)
 
 
 def _cell(value: float | None) -> str:

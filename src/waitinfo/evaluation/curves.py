@@ -14,7 +14,7 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.latency import METRICS, PROFILES
-from waitinfo.evaluation.output import FORMAT, Point
+from waitinfo.evaluation.output import Point, is_point
 
 QUALITIES = ("BLEU", "BLEU_lowercase", "chrF", "COMET")
 OTHERS = ("early_stop", "length_ratio", "target_per_source", "info_ratio", "k")
@@ -55,8 +55,17 @@ class Curve:
 
     name: str
     points: list[CurvePoint]
-    runs: int = 1
     published: bool = False
+
+    @property
+    def runs(self) -> int:
+        """Runs of the point that has most."""
+        return max((len(point.points) for point in self.points), default=1)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether points are means of different numbers of runs, so that the curve may jump."""
+        return len({len(point.points) for point in self.points}) > 1
 
     @property
     def xs(self) -> list[float]:
@@ -75,16 +84,16 @@ class Curve:
 
 def read_points(paths: Sequence[Path]) -> list[Point]:
     """All points in files and folders, however deep; other JSON files there are left alone."""
-    found: list[Point] = []
+    found: dict[Path, Point] = {}  # each file once, however often it is named
     for path in paths:
         if not path.exists():
             raise WaitinfoError(f"{path}: no such results")
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        points = [point for file in files if (point := _point(file)) is not None]
+        points = {file.resolve(): point for file in files if (point := _point(file)) is not None}
         if not points:
             raise WaitinfoError(f"{path}: holds no points; waitinfo evaluate writes them")
-        found += points
-    return found
+        found |= points
+    return list(found.values())
 
 
 def _point(path: Path) -> Point | None:
@@ -94,26 +103,27 @@ def _point(path: Path) -> Point | None:
         point = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(point, dict) or point.get("format") != FORMAT:
-        return None
-    return {**point, "path": path}
+    return {**point, "path": path} if is_point(point) else None
 
 
 def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
-    """Points of one name are a curve; those with the same settings are runs of one another."""
+    """Points of one name are a curve; those with the same settings are runs of one another.
+
+    Names of which no point has both metrics are left out.
+    """
     names: dict[str, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         settings = {
             key: point["settings"][key] for key in ("system", "options", "k", "ending", "beam")
         }
+        settings["parameters"] = point["model"]["parameters"]
         names[point["name"]][json.dumps(settings, sort_keys=True)].append(point)
     curves = []
     for name, groups in names.items():
         made = [_curve_point(group, x, y) for group in groups.values()]
         there = sorted((p for p in made if p is not None), key=lambda p: p.x)
-        if not there:
-            raise WaitinfoError(f"{name}: no point has both {x} and {y}")
-        curves.append(Curve(name, there, max(len(group) for group in groups.values())))
+        if there:
+            curves.append(Curve(name, there))
     return curves
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import waitinfo
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.instances import write_instances
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
 from waitinfo.evaluation.output import FORMAT, Output, Partial, Point
@@ -21,8 +22,9 @@ from waitinfo.folder import LoadedModel, fingerprint
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder, Hypothesis
+from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
-from waitinfo.text.files import read_aligned, sha256
+from waitinfo.text.files import read_aligned, sha256_lines
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class TestSet:
     @cached_property
     def facts(self) -> dict[str, Any]:
         return {
-            "source": {"file": self.source.name, "sha256": sha256(self.source)},
-            "reference": {"file": self.reference.name, "sha256": sha256(self.reference)},
+            "source": {"file": self.source.name, "sha256": sha256_lines(self.sources)},
+            "reference": {"file": self.reference.name, "sha256": sha256_lines(self.references)},
             "sentences": len(self.sources),
         }
 
@@ -65,6 +67,10 @@ class Decoding:
     ending: str = "guard"
     beam: int = 1
 
+    def __post_init__(self) -> None:
+        if self.ending not in ENDINGS:
+            raise unknown("ending", self.ending, ENDINGS)
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -73,8 +79,15 @@ class Timing:
     rate: float  # words a second
     sentences: int  # as many of the test set, spread evenly
 
+    def measured(self, found: dict[str, Any] | None, count: int) -> bool:
+        """Whether a point's timing is what is asked for, on a test set of so many sentences."""
+        if not found:
+            return False
+        same = found["words_per_second"] == self.rate
+        return same and found["sentences"] == len(self.choose(count))
+
     def __post_init__(self) -> None:
-        if not self.rate > 0:
+        if not 0 < self.rate < math.inf:
             raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words a second")
         if self.sentences < 1:
             raise WaitinfoError(f"--timed {self.sentences}: must be at least 1")
@@ -199,6 +212,8 @@ class Evaluation:
         self, decoding: Decoding, timing: Timing, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Computation-aware latency of one live stream."""
+        if decoding.beam > 1:
+            raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
         progress = progress or Silent()
         chosen = timing.choose(len(self.test.sources))
         progress.stage(f"{self.name}, one stream", len(chosen))
@@ -208,7 +223,7 @@ class Evaluation:
             translator,
             [self.test.sources[i] for i in chosen],
             [self.test.references[i] for i in chosen],
-            decoding.k,
+            decoding.k if self.loaded.system.dial else None,
             timing.rate,
             progress.advance,
         )
@@ -231,28 +246,55 @@ def evaluate_point(
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
 ) -> Point:
-    """Translate, score and write one point, or what is left of it to do."""
+    """Translate, score and write one point, or what of it is not there yet."""
     output.prepare()
     stem, settings = evaluation.stem(decoding), evaluation.settings(decoding)
-    if point := output.finished(stem, settings, timing is not None):
-        return point
-    began = time.monotonic()
-    partial = Partial(output.folder / f".{stem}.partial.jsonl", settings)
+    output.check(stem)
+    point = output.existing(stem, settings)
+    changed = False
+    if point is None or (output.text and not output.has_text(stem)):
+        point = _translate_and_score(evaluation, decoding, output, point, resamples, progress)
+        changed = True
+    if timing and not timing.measured(point["timed"], len(evaluation.test.sources)):
+        point["timed"] = evaluation.time(decoding, timing, progress)
+        changed = True
+    if changed:
+        output.write(stem, point)
+    return point
+
+
+def _translate_and_score(
+    evaluation: Evaluation,
+    decoding: Decoding,
+    output: Output,
+    old: Point | None,
+    resamples: int,
+    progress: Progress | None,
+) -> Point:
+    """A point on disk, with what an old one of the same settings has besides."""
+    stem, settings = evaluation.stem(decoding), evaluation.settings(decoding)
+    partial = Partial(output.folder, stem, settings)
     try:
+        began = time.monotonic()
         found = evaluation.translate(decoding, partial, progress)
+        translated = time.monotonic()
+        traces = evaluation.traces(found)
+        point = evaluation.score(decoding, found, traces, resamples)
+        output.clear(stem)
+        if output.text:
+            test = evaluation.test
+            write_instances(output.folder / stem, test.sources, test.references, traces)
+        point["seconds"] = {
+            "translating": round(translated - began, 3),
+            "scoring_and_logging": round(time.monotonic() - translated, 3),
+        }
+        point["timed"] = old["timed"] if old else None
+        if old:
+            kept = {k: v for k, v in old["quality"].items() if k.startswith("COMET")}
+            point["quality"].update(kept)
+            point.update({"label": old["label"]} if "label" in old else {})
+        output.write(stem, point)
+        partial.remove()
     finally:
         partial.close()
-    translated = time.monotonic()
-    traces = evaluation.traces(found)
-    point = evaluation.score(decoding, found, traces, resamples)
-    if output.text:
-        test = evaluation.test
-        write_instances(output.folder / stem, test.sources, test.references, traces)
-    point["seconds"] = {
-        "translating": round(translated - began, 3),
-        "scoring_and_logging": round(time.monotonic() - translated, 3),
-    }
-    point["timed"] = evaluation.time(decoding, timing, progress) if timing else None
-    output.write(stem, point)
-    partial.remove()
     return point

@@ -77,17 +77,31 @@ def draw(
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.margins(x=0.04, y=0.08)
         if title:
-            axes.set_title(title, fontsize=10)
+            axes.set_title(plain(title), fontsize=10)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
+        _save(figure, out)
+        plt.close(figure)
+
+
+def plain(text: str) -> str:
+    """Text in which no dollar starts a formula."""
+    return text.replace("$", r"\$")
+
+
+def _save(figure: Any, out: Path) -> None:
+    try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # Without the date the same points give the same file.
         figure.savefig(out, dpi=200, metadata={"Date": None} if out.suffix == ".svg" else None)
-        plt.close(figure)
+    except OSError as error:
+        raise WaitinfoError(f"--out {out}: cannot be written ({error.strerror})") from None
 
 
 def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool) -> None:
     colour = COLOURS[number % len(COLOURS)]
-    name = f"{curve.name} ({curve.runs} runs)" if curve.runs > 1 else curve.name
+    name = plain(curve.name)
+    if curve.runs > 1:
+        name += f" ({'up to ' if curve.uneven else ''}{curve.runs} runs)"
     if len(curve.points) == 1:
         point = curve.points[0]
         axes.axhline(point.y, color=colour, linewidth=1, linestyle=(0, (1, 1)), label=name)
@@ -106,13 +120,13 @@ def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool)
         up = number % 2 == 0
         for point in curve.points:
             axes.annotate(
-                point.label, (point.x, point.y), xytext=(0, 5 if up else -5), ha="center",
+                plain(point.label), (point.x, point.y), xytext=(0, 5 if up else -5), ha="center",
                 textcoords="offset points", va="bottom" if up else "top", fontsize=6, color=colour,
             )  # fmt: skip
 
 
 def _draw_published(axes: Any, curve: Curve, number: int) -> None:
-    name = f"{curve.name}, published"
+    name = f"{plain(curve.name)}, published"
     if len(curve.points) == 1:
         axes.axhline(curve.points[0].y, color="0.55", linewidth=0.8, linestyle=":", label=name)
         return

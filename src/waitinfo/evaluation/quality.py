@@ -16,6 +16,11 @@ RESAMPLES = 1000  # of the test set, for confidence intervals and paired tests
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 
+def check_installed() -> None:
+    """Raise now, not after an hour of translating."""
+    _sacrebleu()
+
+
 def _sacrebleu() -> Any:
     try:
         import sacrebleu
@@ -61,7 +66,9 @@ def score(
     interval = None
     if resamples and len(hypotheses) > 1:
         interval = _interval(metric, hypotheses, resamples)
-    return Score(float(found.score), interval, str(metric.get_signature()))
+    signature = str(metric.get_signature())
+    metric.n_bootstrap, metric.seed = None, None  # the metric is used again
+    return Score(float(found.score), interval, signature)
 
 
 def _interval(metric: Any, hypotheses: Sequence[str], resamples: int) -> float:
@@ -85,11 +92,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool =
 def quality(
     hypotheses: Sequence[str], references: Sequence[str], resamples: int = RESAMPLES
 ) -> dict[str, Any]:
-    """Every metric with its signature, and bootstrap intervals of BLEU and chrF."""
+    """Every metric with its signature and bootstrap interval."""
     found: dict[str, Any] = {}
     for name in SETTINGS:
-        wanted = 0 if name == "BLEU_lowercase" else resamples
-        result = score(name, hypotheses, references, wanted)
+        result = score(name, hypotheses, references, resamples)
         found[name] = result.score
         if result.interval is not None:
             found[f"{name}_interval"] = result.interval
@@ -157,4 +163,6 @@ def paired_bootstrap(
     _, found = test()
     results: Any = next(results for key, results in found.items() if key != "System")
     first, second = results
+    if first.score == second.score:  # as where only what the metric ignores differs
+        return PairedResult(float(first.score), float(second.score), 1.0)
     return PairedResult(float(first.score), float(second.score), float(second.p_value))

@@ -25,11 +25,11 @@ class TimedTrace:
     shown: list[float]
     said: list[float]  # the same without computation: when the last source word it saw was said
     work: list[float]  # computation a source word caused
-    behind: float  # how long after the last word the last translated word was shown
+    behind: float  # how long after the last word had been said all work was done
     source: float  # length of the speech
 
 
-def timed_trace(translator: Translator, source: str, k: float, rate: float) -> TimedTrace:
+def timed_trace(translator: Translator, source: str, k: float | None, rate: float) -> TimedTrace:
     """Translate one sentence spoken at `rate` words a second."""
     words = source.split()
     each = 1000 / rate
@@ -61,7 +61,7 @@ def timed_latency(
     translator: Translator,
     sources: Sequence[str],
     references: Sequence[str],
-    k: float,
+    k: float | None,
     rate: float,
     advance: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import lzma
 import os
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -227,6 +227,14 @@ def sha256(path: Path) -> str | None:
         return None
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_lines(lines: Iterable[str]) -> str:
+    """Checksum of text, however it was compressed or piped."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
 
 
 def fsync_folder(path: Path) -> None:

@@ -52,6 +52,8 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = spm.SentencePieceProcessor(model_proto=model)
+        # Without pieces for bytes, neighbouring unknown words would be joined into one token.
+        self._joins = self._processor.piece_to_id("<0x00>") == UNK
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -70,11 +72,16 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
-        return self._processor.encode(normalise(text))
+        return self.encode_many([normalise(text)], threads=1)[0]
 
     def encode_many(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
         """Token ids of texts that are already normalised."""
-        return self._processor.encode(list(texts), num_threads=threads)
+        if not self._joins:
+            return self._processor.encode(list(texts), num_threads=threads)
+        words = list({word for text in texts for word in text.split()})
+        tokens = self._processor.encode(words, num_threads=threads)
+        known = dict(zip(words, tokens, strict=True))
+        return [[token for word in text.split() for token in known[word]] for text in texts]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids; special tokens vanish."""
