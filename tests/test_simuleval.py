@@ -79,8 +79,8 @@ def simuleval(
     return tuple(json.loads(line.removeprefix("FIGURES")))
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["bpe:800", "words:3"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained for a moment on real sentences: wordy, often wrong, never uniform."""
     folder = tmp_path_factory.mktemp("simuleval")
     pairs = TATOEBA.read_text("utf-8").splitlines()[:2000]
@@ -90,7 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tested += [["Das ist gut. Ich gehe jetzt nach Hause, weil es regnet.", "Good. I go."]]
     (folder / "test.de").write_text("".join(f"{a}\n" for a, _ in tested), "utf-8")
     (folder / "test.en").write_text("".join(f"{b}\n" for _, b in tested), "utf-8")
-    main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", "bpe:800", "--out",
+    main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", request.param, "--out",
                  folder / "corpus")  # fmt: skip
     main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
                  "--out", folder / "run", "--set", "training.updates=60", "training.warmup=20",

@@ -25,7 +25,7 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], section: str) -> T:
     filled = {}
     for key, value in values.items():
         if key not in fields:
-            raise unknown(f"setting {section}.", key, sorted(fields))
+            raise unknown("setting", f"{section}.{key}", sorted(fields))
         filled[key] = _convert(value, hints[key], f"{section}.{key}")
     return kind(**filled)
 

@@ -170,13 +170,16 @@ def train(
 
 @app.command()
 def translate(
-    text: Annotated[list[str] | None, typer.Argument(help="Text to translate.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(help="Text to translate; each argument by itself.")
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="A model or run folder (needed).")] = None,
     input: Annotated[
         Path | None, typer.Option(help="A text file; each line is translated to a line.")
     ] = None,
     k: Annotated[
-        float | None, typer.Option(help="Latency: more waits longer [default: 3].")
+        float | None,
+        typer.Option(help="Latency: more waits longer [default: the system's own]."),
     ] = None,
     show: Annotated[
         str, typer.Option(help="words; path: what was read before what; info: in colour; json.")
@@ -195,7 +198,7 @@ def translate(
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
 ) -> None:
     """Translate text: arguments, a file, or standard input as it comes.
 

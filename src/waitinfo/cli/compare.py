@@ -121,7 +121,7 @@ def _name(curve: Curve) -> str:
 
 
 def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) -> None:
-    table = Table(title=f"{y} at {x}, interpolated")
+    table = Table()
     table.add_column("system", no_wrap=True)
     for at in grid:
         table.add_column(f"{at:g}", justify="right")
@@ -134,7 +134,7 @@ def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) ->
         else:
             ends += f": {curve.ys[0]:.2f}"
         table.add_row(_name(curve), *cells, ends)
-    print_table(table)
+    print_table(table, f"{y} at {x}, interpolated")
 
 
 def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
@@ -146,7 +146,7 @@ def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, 
     ]
     if baseline is None or not rows:
         return
-    table = Table(title=f"{y} above {_name(baseline)}")
+    table = Table()
     for column, justify in (("system", "left"), (f"over {x}", "right"), ("mean", "right"),
                             ("area", "right")):  # fmt: skip
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, 
             _name(curve), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
             f"{found.area:+.2f}",
         )  # fmt: skip
-    print_table(table)
+    print_table(table, f"{y} above {_name(baseline)}")
 
 
 def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
@@ -170,7 +170,7 @@ def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: st
         if curve is not baseline and not curve.published
         for point in curve.points
     ]
-    table = Table(title=f"paired bootstrap of {y} against {baseline.name} at the nearest {x}")
+    table = Table()
     for column in ("system", x, y, f"{baseline.name} {x}", y, "p"):
         table.add_column(escape(column), justify="left" if column == "system" else "right")
     if any(len(p.points) > 1 for c in curves for p in c.points):
@@ -190,7 +190,8 @@ def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: st
                 f"{found.p_value:.3f}",
             )  # fmt: skip
             progress.advance(number)
-    print_table(table)
+    heading = f"paired bootstrap of {y} against {baseline.name} at the nearest {x}"
+    print_table(table, heading)
 
 
 def _texts(point: CurvePoint) -> tuple[list[str], list[str]]:

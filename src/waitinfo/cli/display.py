@@ -77,11 +77,13 @@ def note(text: str) -> None:
     console.print(text, markup=False)
 
 
-def print_table(table: Table) -> None:
+def print_table(table: Table, heading: str = "") -> None:
     """A table on standard output; in a file or pipe it is as wide as it needs to be."""
     out = Console()
     if not out.is_terminal:
         out = Console(width=200)
+    if heading:
+        out.print(heading, markup=False, style="italic", highlight=False)
     out.print(table)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from waitinfo.cli.display import print_table, progress_bar
+from waitinfo.cli.display import note, print_table, progress_bar
 from waitinfo.cli.loading import check_beam, load
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
@@ -72,8 +72,12 @@ def run(request: Request) -> None:
         raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
     output.prepare()
     evaluation = Evaluation(loaded, test, request.name)
-    with progress_bar() as progress:
-        points = [_point(evaluation, d, output, timing, request, progress) for d in decodings]
+    try:
+        with progress_bar() as progress:
+            points = [_point(evaluation, d, output, timing, request, progress) for d in decodings]
+    except KeyboardInterrupt:
+        note("stopped; the same command goes on from here")
+        raise
     _tables(evaluation.name, points)
 
 
@@ -152,13 +156,13 @@ def _tables(name: str, points: list[Point]) -> None:
 def _table(title: str, dial: str, points: list[Point], rows: list[dict[str, Any]]) -> None:
     """Rows by dial value; columns that no row has a value for are left out."""
     columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for column in (dial, *columns):
         table.add_column(column, justify="right")
     for point, row in zip(points, rows, strict=True):
         value = "" if point["k"] is None else f"{point['k']:g}"
         table.add_row(value, *(_cell(row[column]) for column in columns))
-    print_table(table)
+    print_table(table, title)
 
 
 def _cell(value: float | None) -> str:

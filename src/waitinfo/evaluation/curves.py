@@ -120,11 +120,18 @@ def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
         names[point["name"]][json.dumps(settings, sort_keys=True)].append(point)
     curves = []
     for name, groups in names.items():
-        made = [_curve_point(group, x, y) for group in groups.values()]
+        made = [_curve_point(_distinct(group), x, y) for group in groups.values()]
         there = sorted((p for p in made if p is not None), key=lambda p: p.x)
         if there:
             curves.append(Curve(name, there))
     return curves
+
+
+def _distinct(group: list[Point]) -> list[Point]:
+    """Points of different models: the same model twice is not two runs."""
+    return list(
+        {point["settings"].get("model", i): point for i, point in enumerate(group)}.values()
+    )
 
 
 def _curve_point(group: list[Point], x: str, y: str) -> CurvePoint | None:

@@ -144,6 +144,8 @@ class Evaluation:
         title = f"{self.name} {dial.name} = {decoding.k:g}" if dial else self.name
         progress.stage(title, len(self.tokenized))
         found = dict(partial.found) if partial else {}
+        if found:
+            progress.note(f"{len(found):,} sentences were translated before")
         missing = [i for i in range(len(self.tokenized)) if i not in found]
         for number, hypothesis in self._results([self.tokenized[i] for i in missing], decoding):
             found[missing[number]] = hypothesis
@@ -216,7 +218,9 @@ class Evaluation:
             raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
         progress = progress or Silent()
         chosen = timing.choose(len(self.test.sources))
-        progress.stage(f"{self.name}, one stream", len(chosen))
+        dial = self.loaded.system.dial
+        at = f" {dial.name} = {decoding.k:g}" if dial else ""
+        progress.stage(f"{self.name}{at}, timed", len(chosen))
         capacity = max(len(self.tokenized[i]) for i in chosen) + 2
         translator = Translator(self.loaded, streams=1, capacity=capacity, ending=decoding.ending)
         return timed_latency(

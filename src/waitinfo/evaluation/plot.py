@@ -78,7 +78,7 @@ def draw(
         axes.margins(x=0.04, y=0.08)
         if title:
             axes.set_title(plain(title), fontsize=10)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none")
         _save(figure, out)
         plt.close(figure)
 

@@ -31,7 +31,9 @@ class WaitInfo(System):
     def check_model(self, config: ModelConfig) -> None:
         super().check_model(config)
         if config.info == "none":
-            raise WaitinfoError("model.info none: wait-info needs info; choose attention, …")
+            raise WaitinfoError(
+                "model.info none: wait-info needs a model with info, as it trains by itself"
+            )
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         return moment.draw.randint(1, batch.longest_source)

@@ -14,8 +14,8 @@ TIMED_WARMUP = 0.1
 def learning_rate(config: TrainingConfig, update: int, progress: float) -> float:
     """The rate for an update (0 is the first), with `progress` in [0, 1] of the whole run."""
     warm = min(1.0, (update + 1) / max(1, config.warmup))
-    if config.max_minutes:
-        # A run too short for its warm-up would never learn: a tenth of its time is enough.
+    if config.max_minutes or config.updates < config.warmup:
+        # A run too short for its warm-up would never learn: a tenth of it is enough.
         warm = max(warm, min(1.0, progress / TIMED_WARMUP))
     if config.schedule == "cosine":
         return config.lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -188,7 +188,8 @@ class Trainer:
             found = self.validator(self.averaged)
             bleu = found.bleu if self.config.best_by == "bleu" else None
             score = -found.loss if bleu is None else bleu
-            improved = self.best is None or score > self.best
+            # Among equals the later: at first all score nothing.
+            improved = self.best is None or score >= self.best
             record = {
                 "update": self.update,
                 "validation_loss": round(found.loss, 6),
@@ -346,9 +347,20 @@ def train(
         display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
         try:
             with stop_politely(trainer.interrupt), sole_user(out, world):
-                return trainer.train()
+                summary = trainer.train()
+                if not summary["paused"]:
+                    display.note(_farewell(out, summary))
+                return summary
         finally:
             display.close()
+
+
+def _farewell(out: Path, summary: dict[str, Any]) -> str:
+    model = "best" if (out / "best").exists() else "last"
+    return (
+        f"finished after update {summary['updates']:,}; the model is {out / model}: "
+        f"waitinfo translate --model {out} …"
+    )
 
 
 def _facts(trainer: Trainer) -> list[str]:
