@@ -141,7 +141,7 @@ def test_training_is_multipaths(tiny_model) -> None:
     [
         ({"rho_last": 1.5}, "system.rho_last 1.5: must be from 0 to 1"),
         ({"k_max": 0}, "system.k_max 0: must be at least 1"),
-        ({"catch_up": 1}, "unknown setting system. 'catch_up'"),
+        ({"catch_up": 1}, "unknown setting 'system.catch_up'"),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:
@@ -191,8 +191,8 @@ def test_a_model_decoded_by_another_system(folder: Path) -> None:
     ("system", "options", "message"),
     [
         ("wait-j", None, "unknown system 'wait-j'; choose one of: full"),
-        ("adaptive-wait-k", {"k": 3}, "unknown setting system. 'k'; choose one of: .*k_max"),
-        (None, {"rho_last": 0}, "unknown setting system. 'rho_last'"),
+        ("adaptive-wait-k", {"k": 3}, "unknown setting 'system.k'; choose one of: .*k_max"),
+        (None, {"rho_last": 0}, "unknown setting 'system.rho_last'"),
         ("wait-info", None, "wait-info needs info"),
     ],
 )

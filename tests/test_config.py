@@ -28,7 +28,7 @@ def test_text_becomes_the_fields_type() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lrr": 1}, r"unknown setting training. 'lrr'; choose one of: .*lr"),
+        ({"lrr": 1}, r"unknown setting 'training.lrr'; choose one of: .*lr"),
         ({"updates": "many"}, "setting training.updates: 'many' is not a valid int"),
         ({"updates": "1.5"}, "not a valid int"),
         ({"updates": 0}, "must be above 0"),
@@ -55,7 +55,7 @@ def test_bad_settings_are_named(values: dict, message: str) -> None:
             "unknown system 'wait-j'; choose one of: full",
         ),
         ({"data": "x", "system": {"name": "wait-k", "k": 0}}, "system.k 0: must be at least 1"),
-        ({"data": "x", "system": {"name": "wait-k", "zeta": 1}}, "unknown setting system."),
+        ({"data": "x", "system": {"name": "wait-k", "zeta": 1}}, "unknown setting 'system.zeta'"),
         ({"data": "x", "system": {"name": "full"}, "size": "huge"}, "unknown size 'huge'"),
         ({"data": "x", "system": {"name": "full"}, "model": 3}, "model '3': is a section"),
         ({"dtaa": "x"}, "unknown section or setting 'dtaa'"),

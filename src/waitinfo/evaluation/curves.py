@@ -129,9 +129,8 @@ def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
 
 def _distinct(group: list[Point]) -> list[Point]:
     """Points of different models: the same model twice is not two runs."""
-    return list(
-        {point["settings"].get("model", i): point for i, point in enumerate(group)}.values()
-    )
+    by_model = {point["settings"].get("model", i): point for i, point in enumerate(group)}
+    return list(by_model.values())
 
 
 def _curve_point(group: list[Point], x: str, y: str) -> CurvePoint | None:

@@ -31,9 +31,7 @@ class WaitInfo(System):
     def check_model(self, config: ModelConfig) -> None:
         super().check_model(config)
         if config.info == "none":
-            raise WaitinfoError(
-                "model.info none: wait-info needs a model with info, as it trains by itself"
-            )
+            raise WaitinfoError("model.info none: wait-info needs info, which this model has not")
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
         return moment.draw.randint(1, batch.longest_source)
