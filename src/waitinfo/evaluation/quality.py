@@ -62,26 +62,20 @@ def score(
 ) -> Score:
     """A corpus score of detokenised text; with resamples also its bootstrap interval."""
     metric = _metric(name, tuple(references))
-    found = metric.corpus_score(list(hypotheses), None)
-    interval = None
-    if resamples and len(hypotheses) > 1:
-        interval = _interval(metric, hypotheses, resamples)
-    signature = str(metric.get_signature())
-    metric.n_bootstrap, metric.seed = None, None  # the metric is used again
-    return Score(float(found.score), interval, signature)
-
-
-def _interval(metric: Any, hypotheses: Sequence[str], resamples: int) -> float:
-    """Half the 95% interval, from sacrebleu's own resamples.
-
-    Its `corpus_score(n_bootstrap=…)` does the same but fails where a resample scores 0.
-    """
+    if not resamples or len(hypotheses) < 2:
+        found = metric.corpus_score(list(hypotheses), None)
+        return Score(float(found.score), None, str(metric.get_signature()))
+    # As corpus_score(n_bootstrap=…) does, which fails where a resample scores 0.
     from sacrebleu.significance import _bootstrap_resample, estimate_ci
 
     stats = metric._extract_corpus_statistics(list(hypotheses), None)
+    found = metric._aggregate_and_compute(stats)
     metric.n_bootstrap = resamples
-    metric.seed, scores = _bootstrap_resample(stats, metric, resamples)
-    return float(estimate_ci(np.array([float(found.score) for found in scores]))[1])
+    metric.seed, drawn = _bootstrap_resample(stats, metric, resamples)
+    _, interval = estimate_ci(np.array([float(each.score) for each in drawn]))
+    signature = str(metric.get_signature())
+    metric.n_bootstrap, metric.seed = None, None  # the metric is used again
+    return Score(float(found.score), float(interval), signature)
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> float:

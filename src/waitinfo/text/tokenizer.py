@@ -72,7 +72,9 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
-        return self.encode_many([normalise(text)], threads=1)[0]
+        if not self._joins:
+            return self._processor.encode(normalise(text))
+        return [t for word in normalise(text).split() for t in self._processor.encode(word)]
 
     def encode_many(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
         """Token ids of texts that are already normalised."""
