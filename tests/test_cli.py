@@ -177,6 +177,8 @@ def test_interrupted_translation_ends_politely(run: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "waitinfo", "translate", "--model", str(run), "--k", "1"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(b"ba be bi bo bu da ")

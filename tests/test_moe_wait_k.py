@@ -158,12 +158,13 @@ def test_equal_experts_are_wait_k(tiny_model, monkeypatch, lags: str, k: int, en
     moe, fixed = build_system("moe-wait-k", {"lags": lags}), build_system("wait-k")
     batch = batch_of(PAIRS, pad_to=12)
     moment = Moment(update=0, draw=random.Random(0), label_smoothing=0.1, k=k)
-    logits, project = [], Transformer.logits
+    states, decode = [], Transformer.decode
     monkeypatch.setattr(
-        Transformer, "logits", lambda s, x: logits.append(project(s, x)) or logits[-1]
+        Transformer, "decode", lambda s, *given: states.append(decode(s, *given)) or states[-1]
     )
-    for net, system in ((model, moe), (plain, fixed)):
-        system.loss(net, batch, moment)
+    totals = [s.loss(net, batch, moment).total for net, s in ((model, moe), (plain, fixed))]
+    torch.testing.assert_close(*totals, rtol=1e-10, atol=1e-10)
+    logits = [plain.logits(found.states) for found in states]
     torch.testing.assert_close(*logits, rtol=1e-10, atol=1e-10)
     sources = sentences(20, seed=9)
     found = Decoder(model, moe, ending).decode(sources, k)
