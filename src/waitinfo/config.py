@@ -61,6 +61,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise WaitinfoError(f"{path}: not valid TOML ({error})") from None
 
 
+def system_options(settings: Sequence[str]) -> dict[str, Any]:
+    """Options of a system from `key=value` or `system.key=value`."""
+    full = [f"system.{setting.removeprefix('system.')}" for setting in settings]
+    return apply_settings({}, full).get("system", {})
+
+
 def apply_settings(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Values with `key=value` and `section.key=value` settings applied on top."""
     values = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}

@@ -16,7 +16,7 @@ from simuleval.agents import TextToTextAgent
 from simuleval.agents.actions import Action, ReadAction, WriteAction
 from simuleval.utils import entrypoint
 
-from waitinfo.config import apply_settings
+from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.stream import Stream
@@ -35,10 +35,9 @@ class Agent(TextToTextAgent):
         super().__init__(args)
 
     def _load(self, args: Namespace, device: str) -> None:
-        settings = [f"system.{setting.removeprefix('system.')}" for setting in args.set]
         self.translator = load(
             args.model, device, streams=1, capacity=args.capacity, ending=args.ending,
-            system=args.system, options=apply_settings({}, settings).get("system"),
+            system=args.system, options=system_options(args.set),
         )  # fmt: skip
         self.translator.check_dial(args.k)
 

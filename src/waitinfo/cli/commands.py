@@ -17,6 +17,12 @@ app = typer.Typer(
 )
 
 Paths = list[Path]
+DecodingSystem = Annotated[
+    str | None, typer.Option(help="Decode as this system [default: as it was trained].")
+]
+DecodingSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
+]
 
 
 def _version(asked: bool) -> None:
@@ -187,12 +193,8 @@ def translate(
     pace: Annotated[
         float, typer.Option(help="Let words arrive at this many a second, and watch.")
     ] = 0.0,
-    system: Annotated[
-        str | None, typer.Option(help="Decode as this system [default: as it was trained].")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
-    ] = None,
+    system: DecodingSystem = None,
+    set_: DecodingSettings = None,
     ending: Annotated[
         str, typer.Option(help="guard: never end before the source does; allow: as it comes.")
     ] = "guard",
@@ -230,12 +232,8 @@ def evaluate(
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
     k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
-    system: Annotated[
-        str | None, typer.Option(help="Decode as this system [default: as it was trained].")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
-    ] = None,
+    system: DecodingSystem = None,
+    set_: DecodingSettings = None,
     ending: Annotated[str, typer.Option(help="guard or allow.")] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     name: Annotated[

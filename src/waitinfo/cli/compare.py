@@ -117,7 +117,7 @@ def _baseline(curves: Sequence[Curve], name: str | None) -> Curve | None:
 
 
 def _name(curve: Curve) -> str:
-    return escape(f"{curve.name} (published)" if curve.published else curve.name)
+    return f"{curve.name} (published)" if curve.published else curve.name
 
 
 def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) -> None:
@@ -133,7 +133,7 @@ def _table_at(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) ->
             ends += f"–{curve.xs[-1]:.2f}"
         else:
             ends += f": {curve.ys[0]:.2f}"
-        table.add_row(_name(curve), *cells, ends)
+        table.add_row(escape(_name(curve)), *cells, ends)
     print_table(table, f"{y} at {x}, interpolated")
 
 
@@ -152,7 +152,7 @@ def _table_differences(curves: Sequence[Curve], baseline: Curve | None, x: str, 
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for curve, found in rows:
         table.add_row(
-            _name(curve), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
+            escape(_name(curve)), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
             f"{found.area:+.2f}",
         )  # fmt: skip
     print_table(table, f"{y} above {_name(baseline)}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waitinfo.bundled import find_model
-from waitinfo.config import apply_settings
+from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import LoadedModel, load_model
 from waitinfo.systems import System
@@ -20,9 +20,7 @@ def load(
     settings: Sequence[str] = (),
 ) -> LoadedModel:
     """A model, by its own system or by another, with options `key=value` or `system.key=value`."""
-    full = [s if s.startswith("system.") else f"system.{s}" for s in settings]
-    options = apply_settings({}, full).get("system", {})
-    return load_model(find_model(path), device, dtype, system, options)
+    return load_model(find_model(path), device, dtype, system, system_options(settings))
 
 
 def check_beam(system: System, beam: int) -> None:
