@@ -4,22 +4,26 @@
 
 Trains wait-info, its path masks active, in several modes side by side: plain, with recorded CUDA
 graphs, compiled, and both. Prints target tokens a second (padding not counted), the share of the
-device's peak that the model's arithmetic reaches, and for the plain mode where an update's time
-goes. Without a corpus, sentences of random tokens with lengths as in parliamentary speech.
+device's peak that the model's arithmetic reaches, for the plain mode how long each part of an
+update takes, and on a GPU for every mode what kinds of kernels its time goes to. Without a corpus,
+sentences of random tokens with lengths as in parliamentary speech.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from waitinfo.text.batches import UpdateBatches
@@ -38,6 +42,13 @@ MODES: dict[str, dict[str, Any]] = {
     "graphs": {"graphs": True, "compile": False},
     "compile": {"graphs": False, "compile": True},
     "compile+graphs": {"graphs": True, "compile": True},
+}
+KERNELS = {  # kinds of kernels by their names, the first that fits
+    "attention": r"fmha|flash|attention",
+    "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitK|triton_tem|triton_mm|bmm",
+    "optimizer": r"[aA]dam|multi_tensor|lerp|LpNorm",
+    "copies": r"[mM]emcpy|[mM]emset",
+    "rest (norms, dropout, softmax, bias)": r"",
 }
 
 
@@ -109,6 +120,28 @@ def measure(made: Trainer, warm_up: int, updates: int) -> dict[str, float]:
     }
 
 
+def kernels(made: Trainer, updates: int, names: int) -> dict[str, Any]:
+    """Milliseconds of an update that the GPU spends in each kind of kernel, or waits."""
+    with made.batches() as stream:
+        items = iter(stream)
+        ready = [next(items) for _ in range(updates)]
+        synchronise(made.device)
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            seconds = clock(made.device, lambda: [made.step(item) for item in ready])
+    spent: dict[str, float] = dict.fromkeys(KERNELS, 0.0)
+    slowest: dict[str, float] = {}
+    for event in seen.events():
+        if event.device_type != DeviceType.CUDA:
+            continue
+        kind = next(kind for kind, name in KERNELS.items() if re.search(name, event.name))
+        milliseconds = event.device_time / 1000 / updates
+        spent[kind] += milliseconds
+        slowest[event.name] = slowest.get(event.name, 0.0) + milliseconds
+    spent["nothing"] = max(0.0, 1000 * seconds / updates - sum(spent.values()))
+    most = sorted(slowest.items(), key=lambda item: -item[1])[:names]
+    return {"milliseconds": spent, "slowest": {name[:120]: value for name, value in most}}
+
+
 def flops_per_token(made: Trainer, item: UpdateBatches) -> float:
     """Matrix operations of an update, padding included, for each real target token."""
     counter = FlopCounterMode(display=False)
@@ -167,15 +200,17 @@ def main() -> None:
     parser.add_argument("--modes", default="plain,graphs,compile,compile+graphs")
     parser.add_argument("--warm-up", type=int, default=60)
     parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--kernels", type=int, default=12, help="slowest kernels kept, by name")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(arguments, Path(folder))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        for result in run(arguments, Path(folder)):
+            if arguments.out:
+                arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """The results so far, after each mode."""
     corpus = arguments.corpus
     if corpus is None:
         corpus = synthetic_corpus(folder, arguments.sentences, arguments.vocabulary)
@@ -196,11 +231,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
           + ", ".join(f"{name} {ms:.1f}" for name, ms in parts.items()), flush=True)  # fmt: skip
     del first
     for mode in arguments.modes.split(","):
-        found = measure(
-            trainer(arguments, corpus, mode, folder / mode), arguments.warm_up, arguments.updates
-        )
+        made = trainer(arguments, corpus, mode, folder / mode)
+        found: dict[str, Any] = dict(measure(made, arguments.warm_up, arguments.updates))
         share = found["tokens_per_second"] * flops / peak if peak else None
-        found["share_of_peak"] = share  # type: ignore[assignment]
+        found["share_of_peak"] = share
         result["modes"][mode] = found
         print(
             f"{mode:16} {found['tokens_per_second']:12,.0f} target tokens/s "
@@ -209,7 +243,14 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             + f"  (warm-up {found['warm_up_seconds']:.0f} s)",
             flush=True,
         )
-    return result
+        if made.device.type == "cuda":
+            found["kernels"] = kernels(made, 10, arguments.kernels)
+            spent = found["kernels"]["milliseconds"]
+            print(
+                "    " + ", ".join(f"{kind} {ms:.1f} ms" for kind, ms in spent.items()), flush=True
+            )
+        del made
+        yield result
 
 
 if __name__ == "__main__":
