@@ -37,14 +37,15 @@ from waitinfo.training.trainer import Trainer
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, operations a second
 MODES: dict[str, dict[str, Any]] = {
-    "float32": {"graphs": False, "compile": False, "precision": "float32"},
-    "plain": {"graphs": False, "compile": False},
-    "graphs": {"graphs": True, "compile": False},
-    "compile": {"graphs": False, "compile": True},
-    "compile+graphs": {"graphs": True, "compile": True},
-}
+    name: {knob: knob in name.split("+") for knob in ("kernels", "graphs", "compile")}
+    for name in (
+        "plain", "graphs", "compile", "compile+graphs", "kernels", "kernels+graphs",
+        "kernels+compile+graphs",
+    )
+}  # fmt: skip
+MODES["float32"] = {**MODES["plain"], "precision": "float32"}
 KERNELS = {  # kinds of kernels by their names, the first that fits
-    "attention": r"fmha|flash|attention",
+    "attention": r"fmha|flash|_attention_",
     "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitK|triton_tem|triton_mm|bmm",
     "optimizer": r"[aA]dam|multi_tensor|lerp|LpNorm",
     "copies": r"[mM]emcpy|[mM]emset",
@@ -74,6 +75,7 @@ def trainer(arguments: argparse.Namespace, corpus: Path, mode: str, out: Path) -
     }  # fmt: skip
     values = {
         "data": str(corpus), "size": arguments.size, "training": training,
+        "model": {"norm": "post"},  # as in the paper
         "system": {"name": "wait-info", "whole_source_updates": 0},
     }  # fmt: skip
     run = RunConfig.from_values(values)
@@ -197,10 +199,10 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--modes", default="plain,graphs,compile,compile+graphs")
+    parser.add_argument("--modes", default="plain,graphs,kernels,kernels+graphs")
     parser.add_argument("--warm-up", type=int, default=60)
     parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--kernels", type=int, default=12, help="slowest kernels kept, by name")
+    parser.add_argument("--kernels", type=int, default=40, help="slowest kernels kept, by name")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

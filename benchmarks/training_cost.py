@@ -1,10 +1,11 @@
 """What a training update of each system costs, relative to wait-k, side by side in one run.
 
-    python benchmarks/training_cost.py CORPUS --config recipes/multi30k.toml --device cuda
+    python benchmarks/training_cost.py CORPUS --device cuda --warm-up 200
 
 Every system trains on the same batches of the same corpus with the same network; updates are timed
 in turns (one block of each system after another), so that a machine that slows down slows all. The
-median block counts. Warm-ups of a system (its updates over the whole source) are left out.
+median block counts. A system's first updates over the whole source are left out; on a GPU let
+enough updates go before that the shapes of batches have been recorded.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--updates", type=int, default=20, help="a block")
     parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=5, help="updates before, not timed")
     parser.add_argument("--batch-tokens", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -90,7 +92,7 @@ def main() -> None:
             for name in arguments.systems.split(",")
         }
         for each in timed.values():
-            each.block(5, keep=False)
+            each.block(arguments.warm_up, keep=False)
         for _ in range(arguments.blocks):
             for each in timed.values():
                 each.block(arguments.updates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,10 @@ from waitinfo.model.cache import KeyValueCache, Rows
 # cuDNN's attention plans anew for every shape, and the shapes of streams grow by one a step: on an
 # H200 that made a word take 190 ms instead of 13. The other fused kernels take any shape.
 torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
+SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -39,6 +44,12 @@ def attend(
     return F.scaled_dot_product_attention(
         queries, keys, values, attn_mask=bias, dropout_p=dropout, is_causal=causal
     )
+
+
+def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: float) -> Tensor:
+    """Attention of a sentence to itself: queries, keys and values [B, T, 3d] -> [B, T, d]."""
+    queries, keys, values = (split_heads(part, heads) for part in projected.chunk(3, dim=-1))
+    return merge_heads(attend(queries, keys, values, bias, bias is None, dropout))
 
 
 @dataclass(frozen=True)
@@ -70,16 +81,19 @@ class SelfAttention(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.project = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
+        self.attend: SelfAttend = self_attend  # a fused kernel may take its place
 
     def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
         """[B, T, d] -> [B, T, d]."""
-        queries, keys, values = (
-            split_heads(part, self.heads) for part in self.project(x).chunk(3, dim=-1)
-        )
-        if cache is not None and view.place is not None:
-            cache.put(keys, values, view.place.rows, view.place.at)
-            keys, values = cache.view(view.place.rows, view.place.keys)
+        projected = self.project(x)
         dropout = self.dropout if self.training else 0.0
+        if cache is None or view.place is None:
+            return self.out(self.attend(projected, self.heads, view.bias, dropout))
+        queries, keys, values = (
+            split_heads(part, self.heads) for part in projected.chunk(3, dim=-1)
+        )
+        cache.put(keys, values, view.place.rows, view.place.at)
+        keys, values = cache.view(view.place.rows, view.place.keys)
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
         return self.out(merge_heads(mixed))
 
@@ -134,6 +148,7 @@ class CrossAttention(nn.Module):
         self.queries = nn.Linear(width, width)
         self.project = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
+        self.attend: Attend = attend
 
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
@@ -144,5 +159,5 @@ class CrossAttention(nn.Module):
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(queries, memory.keys, memory.values, view.bias, False, dropout)
+        mixed = self.attend(queries, memory.keys, memory.values, view.bias, False, dropout)
         return self.out(merge_heads(mixed)), None

@@ -18,7 +18,6 @@ from waitinfo.model.attention import (
     CrossAttention,
     Memory,
     SourceView,
-    attend,
     merge_heads,
     split_heads,
 )
@@ -64,7 +63,7 @@ class GaussianAttention(CrossAttention):
         bias = (view.bias + prior).masked_fill(columns >= needed[..., None], -torch.inf)
         queries = split_heads(projected, self.heads)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(queries, memory.keys, memory.values, bias, False, dropout)
+        mixed = self.attend(queries, memory.keys, memory.values, bias, False, dropout)
         visible = view.visible if view.visible.dim() == 3 else view.visible[:, None]
         shape = (-1, self.heads, -1)
         aside = Aside(reached.expand(shape), (needed <= visible).expand(shape))

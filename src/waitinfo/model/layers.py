@@ -31,15 +31,32 @@ CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {
 }
 
 
+LinearRelu = Callable[[Tensor, nn.Linear], Tensor]
+
+
+def linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
+    """relu(x W^T + b): [..., d] -> [..., f]."""
+    return F.relu(linear(x))
+
+
 class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(config.width, config.ffn)
         self.out = nn.Linear(config.ffn, config.width)
         self.dropout = nn.Dropout(config.activation_dropout)
+        self.linear_relu: LinearRelu = linear_relu  # a fused kernel may take its place
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.dropout(F.relu(self.inner(x))))
+        return self.out(self.dropout(self.linear_relu(x, self.inner)))
+
+
+AddNorm = Callable[[Tensor, Tensor, nn.LayerNorm, float], Tensor]
+
+
+def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+    """norm(x + dropout(y)), in the precision of y."""
+    return norm(x + F.dropout(y, dropout, dropout > 0)).to(y.dtype)
 
 
 class Residual(nn.Module):
@@ -50,11 +67,12 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.before = config.norm == "pre"
+        self.add_norm: AddNorm = add_norm  # a fused kernel may take its place
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.before:
             return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        return self.add_norm(x, sublayer(x), self.norm, self.dropout.p if self.training else 0.0)
 
 
 class EncoderLayer(nn.Module):

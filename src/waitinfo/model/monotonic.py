@@ -21,7 +21,6 @@ from waitinfo.model.attention import (
     CrossAttention,
     Memory,
     SourceView,
-    attend,
     merge_heads,
     split_heads,
 )
@@ -227,7 +226,7 @@ class LookbackAttention(MonotonicAttention):
         columns = torch.arange(memory.keys.shape[2], device=places.device)
         bias = view.bias.masked_fill(columns > places[..., None], -torch.inf)
         soft_queries, soft_keys = queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1]
-        return attend(soft_queries, soft_keys, memory.values, bias, False, 0.0)
+        return self.attend(soft_queries, soft_keys, memory.values, bias, False, 0.0)
 
     def _expected_weights(
         self, queries: Tensor, memory: Memory, view: SourceView, alpha: Tensor

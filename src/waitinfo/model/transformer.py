@@ -67,6 +67,12 @@ def sinusoids(at: Tensor, width: int) -> Tensor:
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
 
 
+def narrow(x: Tensor) -> Tensor:
+    """In the precision of the matrix products around it."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
 class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -150,10 +156,13 @@ class Transformer(nn.Module):
         tokens: Tensor,
         at: Tensor | None,
     ) -> Embedded:
-        if at is None:
-            at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
         x = embedding(tokens) * math.sqrt(self.config.width)
-        x = self.dropout(x + sinusoids(at, self.config.width).to(x.dtype))
+        if at is None:
+            row = torch.arange(tokens.shape[1], device=tokens.device)[None]
+            places, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
+        else:
+            places = sinusoids(at, self.config.width)
+        x = self.dropout(narrow(x + places.to(x.dtype)))
         info = None if token_info is None else token_info(tokens, x, embedding.weight)
         return Embedded(x, info, at)
 

@@ -26,7 +26,7 @@ FLEXIBLE = {
     "lr", "warmup", "updates", "max_minutes", "pause_minutes", "log_every", "validate_every",
     "validate_sentences", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
     "weights_dtype", "part_mib", "device", "threads", "graphs",
-    "compile",
+    "compile", "kernels",
 }  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class TrainingConfig:
     log_every: int = 50
     precision: str = "auto"  # bfloat16 autocast on a GPU, float32 on a CPU
     compile: bool = False  # layers and loss, by torch.compile; goes on without where it cannot
+    kernels: bool = True  # on a GPU, fused ones for attention, residuals and loss
     graphs: bool = True  # on a GPU, record updates as CUDA graphs and replay them
     device: str = "auto"
     threads: int = 0  # CPU threads; 0 leaves it to torch

@@ -7,6 +7,7 @@ two processes repeat one.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from pathlib import Path
@@ -52,6 +53,7 @@ class Trainer:
             compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
         self.updater = Updater(self.model, self.system, self.config, world)
+        self._use_kernels()
         self.optimizer = self.updater.optimizer
         self.average = build_average(self.config, self.model, out, world.leads)
         self.validator = Validator(
@@ -68,6 +70,14 @@ class Trainer:
         self.validated_at = -1
         self._saved_at = time.monotonic()
         self._reset_tally()
+
+    def _use_kernels(self) -> None:
+        """Train with fused kernels where there are any."""
+        wanted = self.config.kernels and self.updater.half and self.device.type == "cuda"
+        if wanted and importlib.util.find_spec("triton"):
+            from waitinfo.training.fusing import fuse
+
+            fuse(self.model)
 
     # The loop
 

@@ -136,10 +136,14 @@ class Updater:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
 
-    def autocast(self) -> torch.autocast:
+    @property
+    def half(self) -> bool:
+        """Whether it computes in bfloat16."""
         precision = self.config.precision
-        half = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+        return precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+
+    def autocast(self) -> torch.autocast:
         # Recorded updates must cast the weights themselves, not find them cast already.
         return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=half, cache_enabled=self.graphs is None
+            self.device.type, torch.bfloat16, enabled=self.half, cache_enabled=self.graphs is None
         )

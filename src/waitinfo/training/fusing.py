@@ -1,0 +1,63 @@
+"""Puts fused kernels in the place of a model's slower parts, for training on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from waitinfo.model import kernels
+from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
+from waitinfo.model.layers import FeedForward, Residual
+from waitinfo.model.transformer import Transformer
+
+HEAD_WIDTHS = (16, 32, 64, 128)
+
+
+def fuse(model: Transformer) -> None:
+    """Let a model train with fused kernels, under autocast."""
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            module.attend = _self_attend
+        elif isinstance(module, CrossAttention):
+            module.attend = _attend
+        elif isinstance(module, FeedForward):
+            module.linear_relu = _linear_relu
+        elif isinstance(module, Residual):
+            module.add_norm = _add_norm
+    model.token_terms = kernels.token_terms
+
+
+def _fits(keys: int, width: int, dropout: float, *tensors: Tensor | None) -> bool:
+    given = [tensor for tensor in tensors if tensor is not None]
+    return (
+        keys <= kernels.MOST_KEYS
+        and width in HEAD_WIDTHS
+        and not dropout
+        and given[0].dtype in (torch.bfloat16, torch.float16)
+        and all(tensor.stride(-1) == 1 for tensor in given)
+    )
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    if not _fits(keys.shape[2], queries.shape[3], dropout, queries, keys, values, bias):
+        return attend(queries, keys, values, bias, causal, dropout)
+    q, k, v = (x.transpose(1, 2) for x in (queries, keys, values))
+    return kernels.attention(q, k, v, bias, causal).transpose(1, 2)
+
+
+def _self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: float) -> Tensor:
+    packed = projected.unflatten(-1, (3, heads, -1))
+    if not _fits(packed.shape[1], packed.shape[-1], dropout, packed, bias):
+        return self_attend(projected, heads, bias, dropout)
+    return kernels.self_attention(packed, bias, bias is None).flatten(2)
+
+
+def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
+    dtype = torch.get_autocast_dtype("cuda")
+    return kernels.linear_relu(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
+
+
+def _add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+    return kernels.add_norm(x, y, norm.weight, norm.bias, dropout, norm.eps)
