@@ -35,6 +35,11 @@ def batch_seed(seed: int, place: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def seed_everything(seed: int) -> None:
+    """Where dropout falls from here on."""
+    torch.manual_seed(seed)
+
+
 class Updater:
     """Applies updates to a model."""
 
@@ -115,7 +120,7 @@ class Updater:
     def moment(self, place: int, update: int) -> Moment:
         """The circumstances of a batch's loss, and its seed for everything random in it."""
         seed = batch_seed(self.config.seed, place)
-        torch.manual_seed(seed)
+        seed_everything(seed)
         return Moment(update, random.Random(seed), self.config.label_smoothing)
 
     def _backward(
