@@ -19,9 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # source or target positions of an attention held on chip
-ROWS = 8  # of a layer norm, at a time
-NORM_PROGRAMS = 528  # each sums its part of the gradient of a layer norm's weights
-RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 64, 16, 256
+ROWS = 4  # of a layer norm, at a time
+NORM_PROGRAMS = 1056  # each sums its part of the gradient of a layer norm's weights
+RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 256, 8, 512
+SUM_PROGRAMS, SUM_ROWS, SUM_COLUMNS = 256, 32, 128
 VOCABULARY_BLOCK = 4096
 VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
 
@@ -34,15 +35,16 @@ def _scores(
     q, k, bias, t, s, targets, sources, bias_t, scale,
     HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Scaled scores with their bias, -inf where there is nothing to see: [T, S]."""
-    scores = tl.dot(q, tl.trans(k)) * scale
+    """Scaled scores with a bias or a causal mask, -inf where there is nothing to see: [T, S]."""
     inside = (t[:, None] < targets) & (s[None, :] < sources)
-    if HAS_BIAS:
+    if HAS_BIAS:  # fetched while the product is computed
         at = bias + t[:, None] * bias_t + s[None, :]
-        scores += tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    if CAUSAL:
-        inside = inside & (s[None, :] <= t[:, None])
-    return tl.where(inside, scores, float("-inf"))
+        more = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
+    else:
+        if CAUSAL:
+            inside = inside & (s[None, :] <= t[:, None])
+        more = tl.where(inside, 0.0, float("-inf"))
+    return tl.dot(q, tl.trans(k)) * scale + more
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -218,6 +220,7 @@ def _(
 
 def _attention_setup(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.causal = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output)
 
 
@@ -261,9 +264,21 @@ def self_attention(projected: Tensor, bias: Tensor | None, causal: bool) -> Tens
 
 
 @triton.jit
-def _kept(seed, row, column, width, dropout):
-    """What dropout multiplies each element with: 0 or 1 / (1 - p)."""
-    drawn = tl.rand(seed, row[:, None] * width + column[None, :])
+def _mix(x):
+    """Every bit of a number into every other (the last steps of MurmurHash3)."""
+    x ^= x >> 16
+    x *= 0x85EBCA6B
+    x ^= x >> 13
+    x *= 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _kept(seed, at, dropout):
+    """What dropout multiplies the element at each place with: 0 or 1 / (1 - p)."""
+    seed = seed.to(tl.uint32)
+    drawn = _mix(_mix(at.to(tl.uint32) ^ seed) + seed)
+    drawn = (drawn >> 8).to(tl.float32) / 16777216
     return tl.where(drawn >= dropout, 1.0 / (1.0 - dropout), 0.0)
 
 
@@ -279,7 +294,7 @@ def _norm_forward(
     x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
     if DROPS:
-        y *= _kept(tl.load(SEED), row, column, width, dropout)
+        y *= _kept(tl.load(SEED), at, dropout)
     x += y
     mean = tl.sum(x, 1) / width
     x = tl.where(real[None, :], x - mean[:, None], 0.0)
@@ -294,7 +309,7 @@ def _norm_forward(
 
 @triton.jit
 def _norm_backward(
-    GRADIENT, NORMAL, SCALE, WEIGHT, SEED, BY_X, BY_Y, BY_WEIGHT, BY_BIAS, rows, width, dropout,
+    GRADIENT, NORMAL, SCALE, WEIGHT, SEED, BY_X, BY_Y, PARTS, rows, width, dropout,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, WIDTH)
@@ -318,10 +333,11 @@ def _norm_backward(
         by_x = (gradient - normal * along[:, None] - mean[:, None]) * scale[:, None]
         tl.store(BY_X + at, by_x, mask=inside)
         if DROPS:
-            by_x *= _kept(tl.load(SEED), row, column, width, dropout)
+            by_x *= _kept(tl.load(SEED), at, dropout)
         tl.store(BY_Y + at, by_x, mask=inside)
-    tl.store(BY_WEIGHT + tl.program_id(0) * width + column, by_weight, mask=real)
-    tl.store(BY_BIAS + tl.program_id(0) * width + column, by_bias, mask=real)
+    parts = PARTS + tl.program_id(0) * 2 * width
+    tl.store(parts + column, by_weight, mask=real)
+    tl.store(parts + width + column, by_bias, mask=real)
 
 
 @torch.library.custom_op("waitinfo::add_norm", mutates_args=())
@@ -358,12 +374,13 @@ def _add_norm_gradient(
     rows, width = len(scale), normal.shape[-1]
     by_x, by_y = torch.empty_like(normal, dtype=dtype), torch.empty_like(normal)
     programs = min(NORM_PROGRAMS, triton.cdiv(rows, ROWS))
-    by_weight, by_bias = scale.new_empty(2, programs, width).unbind()
+    parts = scale.new_empty(programs, 2 * width)
     _norm_backward[(programs,)](
-        gradient, normal, scale, weight, seed, by_x, by_y, by_weight, by_bias, rows, width, dropout,
+        gradient, normal, scale, weight, seed, by_x, by_y, parts, rows, width, dropout,
         ROWS=ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
     )  # fmt: skip
-    return by_x, by_y, by_weight.sum(0).to(weight.dtype), by_bias.sum(0).to(weight.dtype)
+    by_weight, by_bias = _few_rows_sum(parts).to(weight.dtype).view(2, width)
+    return by_x, by_y, by_weight.clone(), by_bias.clone()
 
 
 @_add_norm_gradient.register_fake
@@ -377,6 +394,7 @@ def _(
 
 def _add_norm_setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, _, weight, _, seed, ctx.dropout, _ = inputs
+    ctx.set_materialize_grads(False)
     ctx.dtype = x.dtype
     ctx.save_for_backward(output[1], output[2], weight, seed)
 
@@ -398,7 +416,61 @@ def add_norm(
     return _add_norm(x, y, weight, bias, seed, dropout, epsilon)[0]
 
 
-# Feed-forward
+# Linear maps
+
+
+@triton.jit
+def _sum_rows(X, OUT, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Each program sums every so-many-th block of rows: OUT [programs, width]."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for start in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row[:, None] < rows) & (column[None, :] < width)
+        at = row[:, None].to(tl.int64) * width + column[None, :]
+        total += tl.sum(tl.load(X + at, mask=inside, other=0.0).to(tl.float32), 0)
+    tl.store(OUT + tl.program_id(0) * width + column, total, mask=column < width)
+
+
+def _few_rows_sum(x: Tensor) -> Tensor:
+    """The sum over the rows of a sum's parts, in float32: [n, d] -> [d]."""
+    out = x.new_empty(x.shape[1], dtype=torch.float32)
+    _sum_rows[1, triton.cdiv(x.shape[1], 32)](x, out, *x.shape, ROWS=64, COLUMNS=32)
+    return out
+
+
+@torch.library.custom_op("waitinfo::column_sum", mutates_args=())
+def _column_sum(x: Tensor) -> Tensor:
+    rows, width = x.shape
+    programs = min(SUM_PROGRAMS, triton.cdiv(rows, SUM_ROWS))
+    parts = x.new_empty(programs, width, dtype=torch.float32)
+    _sum_rows[programs, triton.cdiv(width, SUM_COLUMNS)](
+        x.contiguous(), parts, rows, width, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS
+    )
+    return _few_rows_sum(parts).to(x.dtype)
+
+
+@_column_sum.register_fake
+def _(x: Tensor) -> Any:
+    return x.new_empty(x.shape[1])
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.addmm(bias, x, weight.T)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient @ weight, gradient.T @ x, _column_sum(gradient)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W^T + b, all of one precision: [..., d] -> [..., f]."""
+    return _Linear.apply(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
 
 
 @triton.jit
@@ -430,7 +502,7 @@ def _relu_gradient(gradient: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     _relu_backward[programs, triton.cdiv(width, RELU_COLUMNS)](
         gradient, out, by_in, by_bias, rows, width, ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS
     )
-    return by_in, by_bias.sum(0).to(out.dtype)
+    return by_in, _few_rows_sum(by_bias).to(out.dtype)
 
 
 @_relu_gradient.register_fake
