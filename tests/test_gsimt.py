@@ -19,8 +19,14 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system, check_dial
 from waitinfo.systems.gsimt import Actions, poisson_prior, prior_divergence
-from waitinfo.systems.lattice import NEVER, forward_scores, lattice_points, log_marginal
-from waitinfo.systems.prefixes import prefix_groups
+from waitinfo.systems.lattice import (
+    NEVER,
+    expected_cost,
+    forward_scores,
+    lattice_points,
+    log_marginal,
+)
+from waitinfo.systems.prefixes import prefix_groups, send_groups
 from waitinfo.text.tokenizer import BOS, EOS, PAD
 
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
@@ -89,6 +95,18 @@ def test_paths_of_any_policy_sum_to_one() -> None:
     actions = Actions.of(logits, lattice_points(n, m, 3, 0), complete)
     total = log_marginal(actions.read, actions.write, m)
     torch.testing.assert_close(total, torch.zeros_like(total))
+
+
+def test_explicit_gradients_are_those_of_finite_differences() -> None:
+    """Of whatever weights, not only of probabilities that sum to one."""
+    lengths = [(3, 2), (1, 3), (3, 3)]
+    _, _, n, m, _ = random_lattice(lengths)
+    points = lattice_points(n, m, 1, 0)
+    read, write = (torch.randn(points.shape, dtype=torch.float64) for _ in range(2))
+    cost = torch.randn(points.shape, dtype=torch.float64).requires_grad_()
+    read, write = (x.masked_fill(~points, NEVER).requires_grad_() for x in (read, write))
+    torch.autograd.gradcheck(lambda a, b: log_marginal(a, b, m), (read, write))
+    torch.autograd.gradcheck(expected_cost, (read, write, cost))
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -272,6 +290,24 @@ def test_no_row_is_computed_in_vain() -> None:
             0, group.wanted // group.targets, group.wanted % group.targets, "amax"
         )
         assert group.targets - 8 <= furthest.min() <= furthest.max() < group.targets
+
+
+def test_few_narrow_rows_go_with_wider_ones() -> None:
+    lengths = [(14, 14), (13, 16), (15, 12)]
+    n, m = torch.tensor(lengths).unbind(-1)
+    points = lattice_points(n, m, 4, 8)
+    apart, together = prefix_groups(points, 128), prefix_groups(points, 10**6)
+    assert {group.targets for group in apart} == {8, 16}
+    assert [group.targets for group in together] == [16]
+    many = points.repeat(1000, 1, 1)  # where together would waste too much
+    assert [group.targets for group in prefix_groups(many, 10**6)] == [8, 16]
+    for groups in (apart, together):
+        for group, sent in zip(groups, send_groups(groups, torch.device("cpu")), strict=True):
+            for name, value in vars(group).items():
+                assert torch.equal(torch.as_tensor(getattr(sent, name)), torch.as_tensor(value))
+            row, written = group.wanted // group.targets, group.wanted % group.targets
+            sentences, read = group.sentences[row], group.prefixes[row] - 1
+            assert torch.equal((sentences * 15 + read) * 16 + written, group.points)
 
 
 def test_what_is_computed_again_has_the_same_dropout() -> None:

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,16 +26,17 @@ from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, 
 from waitinfo.systems.lattice import (
     NEVER,
     diagonal,
-    forward_scores,
+    expected_cost,
     lattice_points,
     log_marginal,
 )
 from waitinfo.systems.prefixes import (
-    PointScores,
     point_scores,
     prefix_groups,
     prefix_states,
     send,
+    send_groups,
+    stack_memories,
 )
 from waitinfo.text.batches import Batch
 
@@ -92,10 +94,10 @@ def prior_divergence(actions: Actions, prior: Tensor, free: Tensor) -> Tensor:
     probability that the policy comes there. prior [B, S, T] of WRITE; free [B, S, T] where there is
     a choice.
     """
-    visits = forward_scores(actions.read, actions.write)[..., :-1].exp()
     write, read = actions.write.exp(), actions.read.exp()
     divergence = write * (actions.write - prior.log()) + read * (actions.read - (-prior).log1p())
-    return (visits * divergence).masked_fill(~free, 0.0).sum()
+    divergence = divergence.masked_fill(~free, 0.0)
+    return expected_cost(actions.read, actions.write, divergence).sum()
 
 
 class GSiMT(System):
@@ -121,7 +123,7 @@ class GSiMT(System):
     def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
         if moment.k is None and moment.update < self.options.whole_source_updates:
             return super().loss(model, batch, moment)
-        n, m = torch.tensor(batch.lengths).unbind(-1)
+        n, m = torch.from_numpy(np.array(batch.lengths)).unbind(-1)
         points = lattice_points(n, m, self.options.zeta, self.options.band)
         gold, mean, write = self._scores(model, batch, points)
         inside = send(points, gold.device)
@@ -131,17 +133,18 @@ class GSiMT(System):
         complete = read >= n
         actions = Actions.of(write, inside, complete)
 
-        def nll(tokens: Tensor) -> Tensor:
-            return -log_marginal(actions.read, actions.write + tokens, batch.target_lengths).sum()
-
         smoothing = moment.label_smoothing
         # On a single path this is the label-smoothed cross-entropy of the other systems.
-        total = nll((1 - smoothing) * gold + smoothing * mean)
-        with torch.no_grad():
-            plain = nll(gold) if smoothing else total.detach()
+        tokens = torch.stack([(1 - smoothing) * gold + smoothing * mean, gold.detach()])
+        likelihoods = log_marginal(
+            actions.read.repeat(2, 1, 1),
+            (actions.write + tokens).flatten(0, 1),
+            batch.target_lengths.repeat(2),
+        )
+        total, plain = -likelihoods.view(2, -1).sum(-1)
         prior = poisson_prior(read - diagonal(n, m, written), self.options.zeta).to(gold.dtype)
         divergence = prior_divergence(actions, prior, inside & ~complete)
-        parts = {"nll": plain, "prior": divergence.detach()}
+        parts = {"nll": plain.detach(), "prior": divergence.detach()}
         return Losses(total + self.options.prior_weight * divergence, parts)
 
     def _scores(
@@ -153,18 +156,15 @@ class GSiMT(System):
         tokens = batch.target_out[:, None, : points.shape[2]].expand(points.shape).flatten()
         groups = prefix_groups(points, self.options.positions_at_once)
         keep = sum(group.positions for group in groups) <= self.options.positions_at_once
-        places, parts = [], []
-        for planned in groups:
-            group = planned.to(model.device)
-            states = prefix_states(model, target, encoded, group, keep)
-            parts.append(point_scores(model, states, tokens[group.points], keep))
-            places.append(group.points)
-        found, place = PointScores.gather(parts), torch.cat(places)
-
-        def spread(values: Tensor) -> Tensor:
-            return values.new_zeros(points.numel()).index_copy(0, place, values).view(points.shape)
-
-        return spread(found.gold), spread(found.mean), spread(found.write)
+        memories = stack_memories(encoded)
+        groups = send_groups(groups, model.device)
+        states = [prefix_states(model, target, memories, group, keep) for group in groups]
+        place = torch.cat([group.points for group in groups])
+        found = point_scores(model, torch.cat(states), tokens[place], keep)
+        scores = torch.stack([found.gold, found.mean, found.write])
+        spread = scores.new_zeros(3, points.numel()).index_copy(1, place, scores)
+        gold, mean, write = spread.view(3, *points.shape)
+        return gold, mean, write
 
     def ready(self, standing: Standing) -> Tensor:
         return torch.ones_like(standing.complete)

@@ -1,0 +1,63 @@
+"""Log-probabilities of single tokens without ever holding all logits, for losses that weigh them.
+
+Logits are computed a chunk of tokens at a time and forgotten. What weight each token has in the
+loss is only known when gradients flow back; then the chunk's logits are computed again and turned
+into their own gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class _LinearLogProbability(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, tokens: Tensor, size: int
+    ) -> tuple[Tensor, Tensor]:
+        kind = states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        scores, totals = [], []
+        with torch.autocast(kind, enabled=False):
+            narrow, matrix = states.to(dtype), weight.to(dtype)
+            for h, gold in zip(narrow.split(size), tokens[:, None].split(size), strict=True):
+                logits = h @ matrix.T
+                score = logits.log_softmax(-1, dtype=exact).gather(-1, gold)
+                scores.append(score)
+                totals.append(logits.gather(-1, gold) - score)
+        found, total = torch.cat(scores)[:, 0], torch.cat(totals)[:, 0]
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(narrow, matrix, tokens, total)
+            ctx.size, ctx.kinds = size, (states.dtype, weight.dtype)
+        return found, total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        narrow, matrix, tokens, total = ctx.saved_tensors
+        by_found, by_total = (gradient[:, None] for gradient in gradients)
+        by_state, by_weight = torch.empty_like(narrow), torch.zeros_like(matrix, dtype=total.dtype)
+        columns = (narrow, by_state, tokens[:, None], total[:, None], by_found, by_total - by_found)
+        for h, out, gold, sums, right, share in zip(
+            *(column.split(ctx.size) for column in columns), strict=True
+        ):
+            gradient = (h @ matrix.T - sums).exp_().mul_(share).scatter_add_(-1, gold, right)
+            gradient = gradient.to(h.dtype)
+            torch.mm(gradient, matrix, out=out)
+            by_weight += gradient.T @ h
+        return by_state.to(ctx.kinds[0]), by_weight.to(ctx.kinds[1]), None, None
+
+
+def linear_log_probability(
+    states: Tensor, weight: Tensor, tokens: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    """log p of a token for each state, and the log of the sum that its softmax divides by: [N].
+
+    states [N, d], output matrix [V, d], tokens [N]; logits are there for `size` states at a time.
+    """
+    return _LinearLogProbability.apply(states, weight, tokens, size)
