@@ -20,7 +20,7 @@ from torch import Tensor
 from waitinfo.text.corpus import Ints, Split
 from waitinfo.text.tokenizer import BOS, EOS, PAD
 
-MULTIPLE = 8  # padded lengths are multiples of this: fused attention kernels want aligned rows
+MULTIPLE = 4  # padded lengths are multiples of this: fewer shapes, for a little padding
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from waitinfo.text.batches import Batch
 
-SEEN = 2  # times that a shape is computed as usual before it is recorded
+SEEN = 1  # times that a shape is computed as usual before it is recorded
 MOST = 128  # recordings kept
 
 # Computes and applies an update: batch, dial, share of the gradient; returns the losses.
