@@ -118,14 +118,6 @@ def test_linear_relu() -> None:
     same(kernels.linear_relu(x, weight, bias), expected, [x, weight, bias])
 
 
-@pytest.mark.parametrize("rows", [5, 9000])
-def test_linear(rows: int) -> None:
-    torch.manual_seed(1)
-    x, weight, bias = draw(2, rows, 64), draw(200, 64), draw(200)
-    expected = F.linear(x.double(), weight.double(), bias.double())
-    same(kernels.linear(x, weight, bias), expected, [x, weight, bias])
-
-
 @pytest.mark.parametrize("vocabulary", [1000, 8192, 9001])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_token_terms(vocabulary: int, smoothing: float) -> None:

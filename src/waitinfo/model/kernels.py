@@ -19,12 +19,31 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # source or target positions of an attention held on chip
-ROWS = 4  # of a layer norm, at a time
-NORM_PROGRAMS = 1056  # each sums its part of the gradient of a layer norm's weights
-RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 256, 8, 512
-SUM_PROGRAMS, SUM_ROWS, SUM_COLUMNS = 256, 32, 128
+ROWS = 8  # of a layer norm, at a time
+NORM_PROGRAMS = 528  # each sums its part of the gradient of a layer norm's weights
+RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 16, 512
 VOCABULARY_BLOCK = 4096
 VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
+
+
+@triton.jit
+def _sum_parts(PARTS, OUT, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row[:, None] < rows) & (column[None, :] < width)
+        at = row[:, None] * width + column[None, :]
+        total += tl.sum(tl.load(PARTS + at, mask=inside, other=0.0), 0)
+    tl.store(OUT + column, total, mask=column < width)
+
+
+def _sum(parts: Tensor) -> Tensor:
+    """The sum of what programs summed each: [programs, d] -> [d], float32."""
+    rows, width = parts.shape
+    out = parts.new_empty(width)
+    _sum_parts[(triton.cdiv(width, 16),)](parts, out, rows, width, ROWS=256, COLUMNS=16)
+    return out
 
 
 # Attention
@@ -126,13 +145,10 @@ def _block(positions: int, most: int) -> int:
 
 def _launch(queries: Tensor, keys: Tensor, bias: Tensor | None, causal: bool) -> dict[str, Any]:
     """What both directions of an attention are launched with."""
-    targets, sources = queries.shape[2], keys.shape[2]
-    s = _block(sources, MOST_KEYS)
     return {
-        "heads": queries.shape[1], "targets": targets, "sources": sources,
-        "scale": queries.shape[3] ** -0.5, "T": _block(targets, 64), "S": s,
+        "heads": queries.shape[1], "targets": queries.shape[2], "sources": keys.shape[2],
+        "scale": queries.shape[3] ** -0.5, "S": _block(keys.shape[2], MOST_KEYS),
         "D": queries.shape[3], "HAS_BIAS": bias is not None, "CAUSAL": causal,
-        "num_warps": 8 if s > 64 else 4 if s > 32 else 2,
     }  # fmt: skip
 
 
@@ -160,10 +176,12 @@ def _attention(
     out = queries.new_empty(b, targets, heads, width)
     total = queries.new_empty(b, heads, targets, dtype=torch.float32)
     settings = _launch(queries, keys, bias, causal)
-    _attention_forward[b * heads, triton.cdiv(targets, settings["T"])](
+    block = _block(targets, 64)
+    _attention_forward[b * heads, triton.cdiv(targets, block)](
         queries, keys, values, out if bias is None else bias, out, total,
         *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
-        *out.transpose(1, 2).stride()[:3], **settings,
+        *out.transpose(1, 2).stride()[:3],
+        T=block, num_warps=2 if settings["S"] <= 32 else 4, **settings,
     )  # fmt: skip
     return out, total
 
@@ -198,14 +216,16 @@ def _attention_gradient(
     packed = given_keys is None
     by_q, by_k, by_v = _by_head(found[0], *((None, None) if packed else found[1:3]))
     gradient = gradient.contiguous()
-    b, heads = queries.shape[:2]
+    b, heads, targets, _ = queries.shape
+    settings = _launch(queries, keys, bias, causal)
     _attention_backward[(b * heads,)](
         queries, keys, values, out if bias is None else bias, out, total, gradient,
         by_q, by_k, by_v, found[3],
         *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
         *out.transpose(1, 2).stride()[:3], *gradient.transpose(1, 2).stride()[:3],
         *by_q.stride()[:3], *by_k.stride()[:3],
-        BIAS_LEARNS=bias_learns, **_launch(queries, keys, bias, causal),
+        BIAS_LEARNS=bias_learns, T=_block(targets, 32), num_warps=max(2, settings["S"] // 16),
+        **settings,
     )  # fmt: skip
     return found
 
@@ -379,7 +399,7 @@ def _add_norm_gradient(
         gradient, normal, scale, weight, seed, by_x, by_y, parts, rows, width, dropout,
         ROWS=ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
     )  # fmt: skip
-    by_weight, by_bias = _few_rows_sum(parts).to(weight.dtype).view(2, width)
+    by_weight, by_bias = _sum(parts).to(weight.dtype).view(2, width)
     return by_x, by_y, by_weight.clone(), by_bias.clone()
 
 
@@ -416,61 +436,7 @@ def add_norm(
     return _add_norm(x, y, weight, bias, seed, dropout, epsilon)[0]
 
 
-# Linear maps
-
-
-@triton.jit
-def _sum_rows(X, OUT, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Each program sums every so-many-th block of rows: OUT [programs, width]."""
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    for start in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
-        row = start + tl.arange(0, ROWS)
-        inside = (row[:, None] < rows) & (column[None, :] < width)
-        at = row[:, None].to(tl.int64) * width + column[None, :]
-        total += tl.sum(tl.load(X + at, mask=inside, other=0.0).to(tl.float32), 0)
-    tl.store(OUT + tl.program_id(0) * width + column, total, mask=column < width)
-
-
-def _few_rows_sum(x: Tensor) -> Tensor:
-    """The sum over the rows of a sum's parts, in float32: [n, d] -> [d]."""
-    out = x.new_empty(x.shape[1], dtype=torch.float32)
-    _sum_rows[1, triton.cdiv(x.shape[1], 32)](x, out, *x.shape, ROWS=64, COLUMNS=32)
-    return out
-
-
-@torch.library.custom_op("waitinfo::column_sum", mutates_args=())
-def _column_sum(x: Tensor) -> Tensor:
-    rows, width = x.shape
-    programs = min(SUM_PROGRAMS, triton.cdiv(rows, SUM_ROWS))
-    parts = x.new_empty(programs, width, dtype=torch.float32)
-    _sum_rows[programs, triton.cdiv(width, SUM_COLUMNS)](
-        x.contiguous(), parts, rows, width, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS
-    )
-    return _few_rows_sum(parts).to(x.dtype)
-
-
-@_column_sum.register_fake
-def _(x: Tensor) -> Any:
-    return x.new_empty(x.shape[1])
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.addmm(bias, x, weight.T)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        (gradient,) = gradients
-        return gradient @ weight, gradient.T @ x, _column_sum(gradient)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b, all of one precision: [..., d] -> [..., f]."""
-    return _Linear.apply(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
+# Feed-forward
 
 
 @triton.jit
@@ -502,7 +468,7 @@ def _relu_gradient(gradient: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     _relu_backward[programs, triton.cdiv(width, RELU_COLUMNS)](
         gradient, out, by_in, by_bias, rows, width, ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS
     )
-    return by_in, _few_rows_sum(by_bias).to(out.dtype)
+    return by_in, _sum(by_bias).to(out.dtype)
 
 
 @_relu_gradient.register_fake

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from waitinfo.model import kernels
 from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
@@ -27,8 +24,6 @@ def fuse(model: Transformer) -> None:
             module.linear_relu = _linear_relu
         elif isinstance(module, Residual):
             module.add_norm = _add_norm
-        elif isinstance(module, nn.Linear) and module.bias is not None:
-            module.forward = partial(_linear, module)  # type: ignore[method-assign]
     model.token_terms = kernels.token_terms
 
 
@@ -60,18 +55,8 @@ def _self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: fl
 
 
 def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
-    return kernels.linear_relu(*_narrow(x, linear))
-
-
-def _linear(linear: nn.Linear, x: Tensor) -> Tensor:
-    if torch.is_autocast_enabled("cuda"):
-        return kernels.linear(*_narrow(x, linear))
-    return F.linear(x, linear.weight, linear.bias)
-
-
-def _narrow(x: Tensor, linear: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.get_autocast_dtype("cuda")
-    return x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype)
+    return kernels.linear_relu(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
 
 
 def _add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
