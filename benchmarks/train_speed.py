@@ -40,7 +40,6 @@ MODES: dict[str, dict[str, Any]] = {
     name: {knob: knob in name.split("+") for knob in ("kernels", "graphs", "compile")}
     for name in (
         "plain", "graphs", "compile", "compile+graphs", "kernels", "kernels+graphs",
-        "kernels+compile+graphs",
     )
 }  # fmt: skip
 MODES["float32"] = {**MODES["plain"], "precision": "float32"}

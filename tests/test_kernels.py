@@ -6,13 +6,16 @@ They need a GPU; with TRITON_INTERPRET=1 and Triton installed all but one run on
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from waitinfo.model import loss
+from tests.oracle import batch_of
+from waitinfo.model import ModelConfig, Transformer, loss
+from waitinfo.systems import Moment, build_system
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
@@ -90,23 +93,23 @@ def test_self_attention(length: int, biased: bool) -> None:
 def test_add_norm(rows: int, width: int, dropout: float) -> None:
     torch.manual_seed(1)
     x, y = draw(3, rows, width, dtype=torch.float32), draw(3, rows, width)
-    weight, bias = draw(width, dtype=torch.float32), draw(width, dtype=torch.float32)
-    out = kernels.add_norm(x, y, weight, bias, dropout, 1e-5)
+    shift, weight, bias = (draw(width, dtype=torch.float32) for _ in range(3))
+    out = kernels.add_norm(x, y, shift, weight, bias, dropout, 1e-5)
     # Where dropout fell is where y has no gradient.
     probe = torch.randn(out.shape, device=DEVICE)
     (by_y,) = torch.autograd.grad((out.float() * probe).sum(), y, retain_graph=True)
     kept = by_y != 0
     assert abs(kept.double().mean().item() - (1 - dropout)) < 0.01
-    total = x.double() + y.double() * kept / (1 - dropout)
+    total = x.double() + (y.double() + shift.double()) * kept / (1 - dropout)
     expected = F.layer_norm(total, (width,), weight.double(), bias.double())
-    same(out, expected, [x, y, weight, bias])
+    same(out, expected, [x, y, shift, weight, bias])
 
 
 def test_dropout_falls_elsewhere_each_time() -> None:
     torch.manual_seed(1)
     x, y = torch.zeros(8, 64, device=DEVICE), torch.ones(8, 64, device=DEVICE, dtype=DTYPE)
     ones, zeros = torch.ones(64, device=DEVICE), torch.zeros(64, device=DEVICE)
-    once, again = (kernels.add_norm(x, y, ones, zeros, 0.5, 1e-5) for _ in range(2))
+    once, again = (kernels.add_norm(x, y, zeros, ones, zeros, 0.5, 1e-5) for _ in range(2))
     assert not torch.equal(once, again)
 
 
@@ -116,6 +119,35 @@ def test_linear_relu() -> None:
     x, weight, bias = draw(3, 70, 64), draw(200, 64), draw(200)
     expected = F.relu(x.double() @ weight.double().T + bias.double())
     same(kernels.linear_relu(x, weight, bias), expected, [x, weight, bias])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="a whole model needs a GPU")
+@pytest.mark.parametrize("name", ["wait-info", "multipath", "full", "gma", "mma", "gsimt"])
+def test_a_fused_model_computes_the_same(name: str) -> None:
+    from waitinfo.training.fusing import fuse
+
+    torch.manual_seed(1)
+    system = build_system(name, {})
+    config = ModelConfig(
+        50, 50, width=64, ffn=128, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.0,
+        norm="post", **system.model_defaults,
+    )  # fmt: skip
+    model = Transformer(config).to(DEVICE)
+    pairs = [[torch.randint(4, 50, (n,)).tolist() for n in pair] for pair in ((7, 9), (12, 5))]
+    batch = batch_of([(source, target) for source, target in pairs]).to(torch.device(DEVICE))
+    found = []
+    for fused in (False, True):
+        if fused:
+            fuse(model)
+        model.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            total = system.loss(model, batch, Moment(10, random.Random(1), 0.1)).total
+        total.backward()
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        found.append((total.detach(), torch.cat(gradients)))
+    (plain, right), (fast, gradient) = found
+    torch.testing.assert_close(fast, plain, rtol=2e-3, atol=0)
+    assert (gradient - right).norm() < 0.03 * right.norm()
 
 
 @pytest.mark.parametrize("vocabulary", [1000, 8192, 9001])

@@ -51,9 +51,9 @@ run_one() {
 }
 export -f run_one
 
-default_runs='gsimt-2 gsimt gsimt system.zeta=2 system.whole_source_updates=2000 system.positions_at_once=1000000
-gsimt-4 gsimt gsimt system.zeta=4 system.whole_source_updates=2000 system.positions_at_once=1000000
-gsimt-6 gsimt gsimt system.zeta=6 system.whole_source_updates=2000 system.positions_at_once=1000000
+default_runs='gsimt-2 gsimt gsimt system.zeta=2 system.whole_source_updates=3000 system.positions_at_once=1000000
+gsimt-4 gsimt gsimt system.zeta=4 system.whole_source_updates=3000 system.positions_at_once=1000000
+gsimt-6 gsimt gsimt system.zeta=6 system.whole_source_updates=3000 system.positions_at_once=1000000
 mma-0.4 mma mma system.latency_weight=0.4
 mma-0.2 mma mma system.latency_weight=0.2
 mma-0.1 mma mma system.latency_weight=0.1

@@ -6,7 +6,8 @@ these does in one pass what would take many: attention with a bias and its gradi
 dropout, residual and layer norm, the first half of a feed-forward layer, and the cross-entropy of a
 chunk of logits with its gradient.
 
-What takes their place elsewhere, and defines them, is in `attention`, `layers` and `loss`.
+What takes their place elsewhere, and defines them, is in `attention`, `layers` and `loss`. Block
+sizes and numbers of programs are those that were fastest on an H200.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # source or target positions of an attention held on chip
-ROWS = 8  # of a layer norm, at a time
-NORM_PROGRAMS = 528  # each sums its part of the gradient of a layer norm's weights
-RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 16, 512
+NORM_PROGRAMS, NORM_ROWS = 1056, 4
+RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 8, 512
 VOCABULARY_BLOCK = 4096
 VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
 
@@ -29,13 +29,12 @@ VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for n
 @triton.jit
 def _sum_parts(PARTS, OUT, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((COLUMNS,), tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & (column[None, :] < width)
-        at = row[:, None] * width + column[None, :]
-        total += tl.sum(tl.load(PARTS + at, mask=inside, other=0.0), 0)
-    tl.store(OUT + column, total, mask=column < width)
+        total += tl.load(PARTS + row[:, None] * width + column[None, :], mask=inside, other=0.0)
+    tl.store(OUT + column, tl.sum(total, 0), mask=column < width)
 
 
 def _sum(parts: Tensor) -> Tensor:
@@ -50,20 +49,14 @@ def _sum(parts: Tensor) -> Tensor:
 
 
 @triton.jit
-def _scores(
-    q, k, bias, t, s, targets, sources, bias_t, scale,
-    HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
-    """Scaled scores with a bias or a causal mask, -inf where there is nothing to see: [T, S]."""
-    inside = (t[:, None] < targets) & (s[None, :] < sources)
-    if HAS_BIAS:  # fetched while the product is computed
-        at = bias + t[:, None] * bias_t + s[None, :]
-        more = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
-    else:
-        if CAUSAL:
-            inside = inside & (s[None, :] <= t[:, None])
-        more = tl.where(inside, 0.0, float("-inf"))
-    return tl.dot(q, tl.trans(k)) * scale + more
+def _bias_tile(bias, t, s, targets, sources, bias_t, HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr):
+    """What is added to the scores of positions t and s, which broadcast: -inf where unseen."""
+    inside = (t < targets) & (s < sources)
+    if HAS_BIAS:
+        return tl.load(bias + t * bias_t + s, mask=inside, other=float("-inf")).to(tl.float32)
+    if CAUSAL:
+        inside = inside & (s <= t)
+    return tl.where(inside, 0.0, float("-inf"))
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -82,9 +75,10 @@ def _attention_forward(
     real, seen = t[:, None] < targets, s[:, None] < sources
     q = tl.load(Q + b * q_b + h * q_h + t[:, None] * q_t + d, mask=real, other=0.0)
     k = tl.load(K + b * k_b + h * k_h + s[:, None] * k_s + d, mask=seen, other=0.0)
-    v = tl.load(V + b * v_b + h * v_h + s[:, None] * v_s + d, mask=seen, other=0.0)
     bias = BIAS + b * bias_b + h * bias_h
-    scores = _scores(q, k, bias, t, s, targets, sources, bias_t, scale, HAS_BIAS, CAUSAL)
+    more = _bias_tile(bias, t[:, None], s[None, :], targets, sources, bias_t, HAS_BIAS, CAUSAL)
+    v = tl.load(V + b * v_b + h * v_h + s[:, None] * v_s + d, mask=seen, other=0.0)
+    scores = tl.dot(q, tl.trans(k)) * scale + more
     most = tl.maximum(tl.max(scores, 1), -1e30)
     weights = tl.exp(scores - most[:, None])
     total = tl.maximum(tl.sum(weights, 1), 1e-30)
@@ -97,7 +91,7 @@ def _attention_forward(
 def _attention_backward(
     Q, K, V, BIAS, OUT, TOTAL, GRADIENT, BY_Q, BY_K, BY_V, BY_BIAS,
     q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, bias_t, out_b, out_h, out_t,
-    gradient_b, gradient_h, gradient_t, by_q_b, by_q_h, by_q_t, by_k_b, by_k_h, by_k_s,
+    by_q_b, by_q_h, by_q_t, by_k_b, by_k_h, by_k_s,
     heads, targets, sources, scale,
     T: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr, BIAS_LEARNS: tl.constexpr,
@@ -117,23 +111,23 @@ def _attention_backward(
         real = t[:, None] < targets
         q = tl.load(Q + b * q_b + h * q_h + t[:, None] * q_t + d, mask=real, other=0.0)
         at = b * out_b + h * out_h + t[:, None] * out_t + d
-        out = tl.load(OUT + at, mask=real, other=0.0).to(tl.float32)
-        at = b * gradient_b + h * gradient_h + t[:, None] * gradient_t + d
         gradient = tl.load(GRADIENT + at, mask=real, other=0.0)
+        out = tl.load(OUT + at, mask=real, other=0.0)
         total = tl.load(TOTAL + row * targets + t, mask=t < targets, other=0.0)
-        scores = _scores(q, k, bias, t, s, targets, sources, bias_t, scale, HAS_BIAS, CAUSAL)
-        weights = tl.exp(scores - total[:, None])
-        by_v += tl.dot(tl.trans(weights.to(q.dtype)), gradient)
-        by_weight = tl.dot(gradient, tl.trans(v))
-        shared = tl.sum(gradient.to(tl.float32) * out, 1)
-        by_score = weights * (by_weight - shared[:, None])
+        more = _bias_tile(bias, t[None, :], s[:, None], targets, sources, bias_t, HAS_BIAS, CAUSAL)
+        shared = tl.sum(gradient.to(tl.float32) * out.to(tl.float32), 1)
+        # Source by target, so that weights go from one product into the next as they are.
+        scores = tl.dot(k, tl.trans(q)) * scale + more
+        weights = tl.exp(scores - total[None, :])
+        by_v += tl.dot(weights.to(q.dtype), gradient)
+        by_score = weights * (tl.dot(v, tl.trans(gradient)) - shared[None, :])
+        scaled = (by_score * scale).to(q.dtype)
+        by_k += tl.dot(scaled, q)
+        at = b * by_q_b + h * by_q_h + t[:, None] * by_q_t + d
+        tl.store(BY_Q + at, tl.dot(tl.trans(scaled), k), mask=real)
         if BIAS_LEARNS:
             at = BY_BIAS + (row * targets + t[:, None]) * sources + s[None, :]
-            tl.store(at, by_score, mask=real & (s[None, :] < sources))
-        scaled = (by_score * scale).to(q.dtype)
-        at = b * by_q_b + h * by_q_h + t[:, None] * by_q_t + d
-        tl.store(BY_Q + at, tl.dot(scaled, k), mask=real)
-        by_k += tl.dot(tl.trans(scaled), q)
+            tl.store(at, tl.trans(by_score), mask=real & (s[None, :] < sources))
     at = b * by_k_b + h * by_k_h + s[:, None] * by_k_s + d
     tl.store(BY_K + at, by_k, mask=seen)
     tl.store(BY_V + at, by_v, mask=seen)
@@ -166,102 +160,58 @@ def _by_head(queries: Tensor, keys: Tensor | None, values: Tensor | None) -> lis
     return [part.transpose(1, 2) for part in (queries, keys, values)]
 
 
-@torch.library.custom_op("waitinfo::attention", mutates_args=())
-def _attention(
-    given: Tensor, given_keys: Tensor | None, given_values: Tensor | None, bias: Tensor | None,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    queries, keys, values = _by_head(given, given_keys, given_values)
-    b, heads, targets, width = queries.shape
-    out = queries.new_empty(b, targets, heads, width)
-    total = queries.new_empty(b, heads, targets, dtype=torch.float32)
-    settings = _launch(queries, keys, bias, causal)
-    block = _block(targets, 64)
-    _attention_forward[b * heads, triton.cdiv(targets, block)](
-        queries, keys, values, out if bias is None else bias, out, total,
-        *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
-        *out.transpose(1, 2).stride()[:3],
-        T=block, num_warps=2 if settings["S"] <= 32 else 4, **settings,
-    )  # fmt: skip
-    return out, total
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, given: Tensor, given_keys: Tensor | None, given_values: Tensor | None,
+        bias: Tensor | None, causal: bool,
+    ) -> Tensor:  # fmt: skip
+        queries, keys, values = _by_head(given, given_keys, given_values)
+        b, heads, targets, width = queries.shape
+        out = queries.new_empty(b, targets, heads, width)
+        total = queries.new_empty(b, heads, targets, dtype=torch.float32)
+        settings = _launch(queries, keys, bias, causal)
+        block = _block(targets, 64)
+        _attention_forward[b * heads, triton.cdiv(targets, block)](
+            queries, keys, values, out if bias is None else bias, out, total,
+            *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
+            *out.transpose(1, 2).stride()[:3],
+            T=block, num_warps=2 if settings["S"] <= 32 else 4, **settings,
+        )  # fmt: skip
+        ctx.save_for_backward(given, given_keys, given_values, bias, out, total)
+        ctx.causal = causal
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        given, given_keys, given_values, bias, out, total = ctx.saved_tensors
+        learns = ctx.needs_input_grad[3]
+        queries, keys, values = _by_head(given, given_keys, given_values)
+        by_given, by_keys, by_values = (
+            None if x is None else x.new_empty(x.shape) for x in (given, given_keys, given_values)
+        )
+        by_q, by_k, by_v = _by_head(by_given, by_keys, by_values)  # type: ignore[arg-type]
+        b, heads, targets, _ = queries.shape
+        by_bias = out.new_empty((b, heads, targets, keys.shape[2]) if learns else (0,))
+        settings = _launch(queries, keys, bias, ctx.causal)
+        _attention_backward[(b * heads,)](
+            queries, keys, values, out if bias is None else bias, out, total,
+            gradients[0].contiguous(), by_q, by_k, by_v, by_bias,
+            *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
+            *out.transpose(1, 2).stride()[:3], *by_q.stride()[:3], *by_k.stride()[:3],
+            BIAS_LEARNS=learns, T=_block(targets, 32), num_warps=max(2, settings["S"] // 16),
+            **settings,
+        )  # fmt: skip
+        return by_given, by_keys, by_values, _fold(by_bias, bias) if learns else None, None
 
 
-@_attention.register_fake
-def _(
-    given: Tensor, given_keys: Tensor | None, given_values: Tensor | None, bias: Tensor | None,
-    causal: bool,
-) -> Any:  # fmt: skip
-    queries = _by_head(given, given_keys, given_values)[0]
-    total = queries.new_empty(queries.shape[:3], dtype=torch.float32)
-    return queries.new_empty(queries.transpose(1, 2).shape), total
-
-
-def _gradients(
-    given: Tensor, keys: Tensor | None, values: Tensor | None, total: Tensor, bias_learns: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for the gradients of an attention's inputs; empty for those it has not."""
-    by_keys, by_values = (given.new_empty(0 if x is None else x.shape) for x in (keys, values))
-    sources = given.shape[1] if keys is None else keys.shape[1]
-    by_bias = given.new_empty((*total.shape, sources) if bias_learns else (0,))
-    return given.new_empty(given.shape), by_keys, by_values, by_bias
-
-
-@torch.library.custom_op("waitinfo::attention_gradient", mutates_args=())
-def _attention_gradient(
-    gradient: Tensor, given: Tensor, given_keys: Tensor | None, given_values: Tensor | None,
-    bias: Tensor | None, out: Tensor, total: Tensor, causal: bool, bias_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    queries, keys, values = _by_head(given, given_keys, given_values)
-    found = _gradients(given, given_keys, given_values, total, bias_learns)
-    packed = given_keys is None
-    by_q, by_k, by_v = _by_head(found[0], *((None, None) if packed else found[1:3]))
-    gradient = gradient.contiguous()
-    b, heads, targets, _ = queries.shape
-    settings = _launch(queries, keys, bias, causal)
-    _attention_backward[(b * heads,)](
-        queries, keys, values, out if bias is None else bias, out, total, gradient,
-        by_q, by_k, by_v, found[3],
-        *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
-        *out.transpose(1, 2).stride()[:3], *gradient.transpose(1, 2).stride()[:3],
-        *by_q.stride()[:3], *by_k.stride()[:3],
-        BIAS_LEARNS=bias_learns, T=_block(targets, 32), num_warps=max(2, settings["S"] // 16),
-        **settings,
-    )  # fmt: skip
-    return found
-
-
-@_attention_gradient.register_fake
-def _(
-    gradient: Tensor, given: Tensor, given_keys: Tensor | None, given_values: Tensor | None,
-    bias: Tensor | None, out: Tensor, total: Tensor, causal: bool, bias_learns: bool,
-) -> Any:  # fmt: skip
-    return _gradients(given, given_keys, given_values, total, bias_learns)
-
-
-def _attention_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.causal = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output)
-
-
-def _attention_backwards(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
-    given, keys, values, bias, out, total = ctx.saved_tensors
-    learns = ctx.needs_input_grad[3]
-    by_given, by_keys, by_values, by_bias = _attention_gradient(
-        gradient, given, keys, values, bias, out, total, ctx.causal, learns
-    )
-    if keys is None:
-        by_keys = by_values = None
-    if not learns:
-        return by_given, by_keys, by_values, None, None
+def _fold(gradient: Tensor, bias: Tensor) -> Tensor:
+    """The gradient of a bias that heads or queries share: [B, H, T, S] summed over those."""
     if bias.shape[1] == 1:
-        by_bias = by_bias.sum(1, keepdim=True, dtype=bias.dtype)
+        gradient = gradient.sum(1, keepdim=True, dtype=bias.dtype)
     if bias.shape[2] == 1:
-        by_bias = by_bias.sum(2, keepdim=True)
-    return by_given, by_keys, by_values, by_bias.to(bias.dtype), None
-
-
-_attention.register_autograd(_attention_backwards, setup_context=_attention_setup)
+        gradient = gradient.sum(2, keepdim=True)
+    return gradient.to(bias.dtype)
 
 
 def attention(
@@ -269,15 +219,15 @@ def attention(
 ) -> Tensor:
     """softmax(q k / sqrt(d) + bias) v: queries [B, T, H, d], the others [B, S, H, d].
 
-    At most MOST_KEYS keys. The bias is [B, 1 or H, T or 1, S]. All have a contiguous last
-    dimension.
+    At most MOST_KEYS keys. The bias is [B, 1 or H, T or 1, S]; `causal` stands for a causal mask
+    without one. All have a contiguous last dimension.
     """
-    return _attention(queries, keys, values, bias, causal)[0]
+    return _Attention.apply(queries, keys, values, bias, causal)
 
 
 def self_attention(projected: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
     """The same with queries, keys and values in one: [B, T, 3, H, d] -> [B, T, H, d]."""
-    return _attention(projected, None, None, bias, causal)[0]
+    return _Attention.apply(projected, None, None, bias, causal)
 
 
 # Dropout, residual and layer norm
@@ -304,7 +254,7 @@ def _kept(seed, at, dropout):
 
 @triton.jit
 def _norm_forward(
-    X, Y, WEIGHT, BIAS, SEED, OUT, NORMAL, SCALE, rows, width, dropout, epsilon,
+    X, Y, SHIFT, WEIGHT, BIAS, SEED, OUT, NORMAL, SCALE, rows, width, dropout, epsilon,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -313,6 +263,7 @@ def _norm_forward(
     at = row[:, None].to(tl.int64) * width + column[None, :]
     x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
+    y += tl.load(SHIFT + column, mask=real, other=0.0).to(tl.float32)[None, :]
     if DROPS:
         y *= _kept(tl.load(SEED), at, dropout)
     x += y
@@ -335,8 +286,9 @@ def _norm_backward(
     column = tl.arange(0, WIDTH)
     real = column < width
     weight = tl.load(WEIGHT + column, mask=real, other=0.0).to(tl.float32)
-    by_weight = tl.zeros((WIDTH,), tl.float32)
-    by_bias = tl.zeros((WIDTH,), tl.float32)
+    by_shift = tl.zeros((ROWS, WIDTH), tl.float32)
+    by_weight = tl.zeros((ROWS, WIDTH), tl.float32)
+    by_bias = tl.zeros((ROWS, WIDTH), tl.float32)
     step = tl.num_programs(0) * ROWS
     for start in range(tl.program_id(0) * ROWS, rows, step):
         row = start + tl.arange(0, ROWS)
@@ -345,8 +297,8 @@ def _norm_backward(
         gradient = tl.load(GRADIENT + at, mask=inside, other=0.0).to(tl.float32)
         normal = tl.load(NORMAL + at, mask=inside, other=0.0).to(tl.float32)
         scale = tl.load(SCALE + row, mask=row < rows, other=0.0)
-        by_weight += tl.sum(gradient * normal, 0)
-        by_bias += tl.sum(gradient, 0)
+        by_weight += gradient * normal
+        by_bias += gradient
         gradient *= weight[None, :]
         along = tl.sum(gradient * normal, 1) / width
         mean = tl.sum(gradient, 1) / width
@@ -355,85 +307,57 @@ def _norm_backward(
         if DROPS:
             by_x *= _kept(tl.load(SEED), at, dropout)
         tl.store(BY_Y + at, by_x, mask=inside)
-    parts = PARTS + tl.program_id(0) * 2 * width
-    tl.store(parts + column, by_weight, mask=real)
-    tl.store(parts + width + column, by_bias, mask=real)
+        by_shift += by_x
+    parts = PARTS + tl.program_id(0) * 3 * width + column
+    tl.store(parts, tl.sum(by_shift, 0), mask=real)
+    tl.store(parts + width, tl.sum(by_weight, 0), mask=real)
+    tl.store(parts + 2 * width, tl.sum(by_bias, 0), mask=real)
 
 
-@torch.library.custom_op("waitinfo::add_norm", mutates_args=())
-def _add_norm(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, dropout: float, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    x, y = x.contiguous(), y.contiguous()
-    width = x.shape[-1]
-    rows = x.numel() // width
-    out, normal = torch.empty_like(y), torch.empty_like(y)
-    scale = y.new_empty(rows, dtype=torch.float32)
-    _norm_forward[(triton.cdiv(rows, ROWS),)](
-        x, y, weight, bias, seed, out, normal, scale, rows, width, dropout, epsilon,
-        ROWS=ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
-    )  # fmt: skip
-    return out, normal, scale
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, dropout: float,
+        epsilon: float,
+    ) -> Tensor:  # fmt: skip
+        x, y = x.contiguous(), y.contiguous()
+        width = x.shape[-1]
+        rows = x.numel() // width
+        out, normal = torch.empty_like(y), torch.empty_like(y)
+        scale = y.new_empty(rows, dtype=torch.float32)
+        seed = torch.randint(2**31 - 1, (1,), device=x.device)
+        _norm_forward[(triton.cdiv(rows, NORM_ROWS),)](
+            x, y, shift, weight, bias, seed, out, normal, scale, rows, width, dropout, epsilon,
+            ROWS=NORM_ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
+        )  # fmt: skip
+        ctx.save_for_backward(normal, scale, weight, seed)
+        ctx.dropout, ctx.dtypes = dropout, (x.dtype, shift.dtype, weight.dtype)
+        return out
 
-
-@_add_norm.register_fake
-def _(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, dropout: float, epsilon: float
-) -> Any:
-    rows = y.numel() // y.shape[-1]
-    out = y.new_empty(y.shape)
-    return out, torch.empty_like(out), y.new_empty(rows, dtype=torch.float32)
-
-
-@torch.library.custom_op("waitinfo::add_norm_gradient", mutates_args=())
-def _add_norm_gradient(
-    gradient: Tensor, normal: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, dropout: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    gradient = gradient.contiguous()
-    rows, width = len(scale), normal.shape[-1]
-    by_x, by_y = torch.empty_like(normal, dtype=dtype), torch.empty_like(normal)
-    programs = min(NORM_PROGRAMS, triton.cdiv(rows, ROWS))
-    parts = scale.new_empty(programs, 2 * width)
-    _norm_backward[(programs,)](
-        gradient, normal, scale, weight, seed, by_x, by_y, parts, rows, width, dropout,
-        ROWS=ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
-    )  # fmt: skip
-    by_weight, by_bias = _sum(parts).to(weight.dtype).view(2, width)
-    return by_x, by_y, by_weight.clone(), by_bias.clone()
-
-
-@_add_norm_gradient.register_fake
-def _(
-    gradient: Tensor, normal: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, dropout: float,
-    dtype: torch.dtype,
-) -> Any:  # fmt: skip
-    by_x = torch.empty_like(normal, dtype=dtype)
-    return by_x, torch.empty_like(normal), torch.empty_like(weight), torch.empty_like(weight)
-
-
-def _add_norm_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    x, _, weight, _, seed, ctx.dropout, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.dtype = x.dtype
-    ctx.save_for_backward(output[1], output[2], weight, seed)
-
-
-def _add_norm_backwards(ctx: Any, gradient: Tensor, *_: Tensor) -> Any:
-    normal, scale, weight, seed = ctx.saved_tensors
-    gradients = _add_norm_gradient(gradient, normal, scale, weight, seed, ctx.dropout, ctx.dtype)
-    return (*gradients, None, None, None)
-
-
-_add_norm.register_autograd(_add_norm_backwards, setup_context=_add_norm_setup)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        normal, scale, weight, seed = ctx.saved_tensors
+        of_x, of_shift, of_weight = ctx.dtypes
+        rows, width = len(scale), normal.shape[-1]
+        by_x, by_y = torch.empty_like(normal, dtype=of_x), torch.empty_like(normal)
+        programs = min(NORM_PROGRAMS, triton.cdiv(rows, NORM_ROWS))
+        parts = scale.new_empty(programs, 3 * width)
+        _norm_backward[(programs,)](
+            gradients[0].contiguous(), normal, scale, weight, seed, by_x, by_y, parts, rows, width,
+            ctx.dropout,
+            ROWS=NORM_ROWS, WIDTH=triton.next_power_of_2(width), DROPS=ctx.dropout > 0,
+        )  # fmt: skip
+        by_shift, by_weight, by_bias = _sum(parts).view(3, width)
+        by_weights = by_weight.to(of_weight), by_bias.to(of_weight)
+        return by_x, by_y, by_shift.to(of_shift), *by_weights, None, None
 
 
 def add_norm(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, dropout: float, epsilon: float
-) -> Tensor:
-    """norm(x + dropout(y)), in the precision of y: [..., d]."""
-    seed = torch.randint(2**31 - 1, (1,), device=x.device)
-    return _add_norm(x, y, weight, bias, seed, dropout, epsilon)[0]
+    x: Tensor, y: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, dropout: float,
+    epsilon: float,
+) -> Tensor:  # fmt: skip
+    """norm(x + dropout(y + shift)), in the precision of y: [..., d]."""
+    return _AddNorm.apply(x, y, shift, weight, bias, dropout, epsilon)
 
 
 # Feed-forward
@@ -441,11 +365,11 @@ def add_norm(
 
 @triton.jit
 def _relu_backward(
-    GRADIENT, OUT, BY_IN, BY_BIAS, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GRADIENT, OUT, BY_IN, PARTS, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     real = column < width
-    by_bias = tl.zeros((COLUMNS,), tl.float32)
+    by_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & real[None, :]
@@ -454,54 +378,34 @@ def _relu_backward(
         gradient = tl.load(GRADIENT + at, mask=inside, other=0.0)
         gradient = tl.where(out > 0, gradient, 0.0)
         tl.store(BY_IN + at, gradient, mask=inside)
-        by_bias += tl.sum(gradient.to(tl.float32), 0)
-    tl.store(BY_BIAS + tl.program_id(0) * width + column, by_bias, mask=real)
+        by_bias += gradient.to(tl.float32)
+    tl.store(PARTS + tl.program_id(0) * width + column, tl.sum(by_bias, 0), mask=real)
 
 
-@torch.library.custom_op("waitinfo::relu_gradient", mutates_args=())
-def _relu_gradient(gradient: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    gradient = gradient.contiguous()
-    rows, width = out.shape
-    by_in = torch.empty_like(out)
-    programs = min(RELU_PROGRAMS, triton.cdiv(rows, RELU_ROWS))
-    by_bias = out.new_empty(programs, width, dtype=torch.float32)
-    _relu_backward[programs, triton.cdiv(width, RELU_COLUMNS)](
-        gradient, out, by_in, by_bias, rows, width, ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS
-    )
-    return by_in, _sum(by_bias).to(out.dtype)
+class _LinearRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        out = torch.ops.aten._addmm_activation(bias, x, weight.T)
+        ctx.save_for_backward(x, weight, out)
+        return out
 
-
-@_relu_gradient.register_fake
-def _(gradient: Tensor, out: Tensor) -> Any:
-    return torch.empty_like(out), out.new_empty(out.shape[1])
-
-
-@torch.library.custom_op("waitinfo::linear_relu", mutates_args=())
-def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.ops.aten._addmm_activation(bias, x, weight.T)
-
-
-@_linear_relu.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Any:
-    return x.new_empty(len(x), len(weight))
-
-
-def _linear_relu_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(inputs[0], inputs[1], output)
-
-
-def _linear_relu_backwards(ctx: Any, gradient: Tensor) -> Any:
-    x, weight, out = ctx.saved_tensors
-    by_in, by_bias = _relu_gradient(gradient, out)
-    return by_in @ weight, by_in.T @ x, by_bias
-
-
-_linear_relu.register_autograd(_linear_relu_backwards, setup_context=_linear_relu_setup)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, weight, out = ctx.saved_tensors
+        rows, width = out.shape
+        by_in = torch.empty_like(out)
+        programs = min(RELU_PROGRAMS, triton.cdiv(rows, RELU_ROWS))
+        parts = out.new_empty(programs, width, dtype=torch.float32)
+        _relu_backward[programs, triton.cdiv(width, RELU_COLUMNS)](
+            gradients[0].contiguous(), out, by_in, parts, rows, width,
+            ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS,
+        )  # fmt: skip
+        return by_in @ weight, by_in.T @ x, _sum(parts).to(out.dtype)
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """relu(x W^T + b), all of one precision: [..., d] -> [..., f]."""
-    return _linear_relu(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
+    return _LinearRelu.apply(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
 
 
 # Cross-entropy

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from waitinfo.model import kernels
 from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
-from waitinfo.model.layers import FeedForward, Residual
+from waitinfo.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from waitinfo.model.transformer import Transformer
 
 HEAD_WIDTHS = (16, 32, 64, 128)
@@ -22,9 +25,19 @@ def fuse(model: Transformer) -> None:
             module.attend = _attend
         elif isinstance(module, FeedForward):
             module.linear_relu = _linear_relu
-        elif isinstance(module, Residual):
-            module.add_norm = _add_norm
+        if isinstance(module, EncoderLayer | DecoderLayer):
+            _join(module.around_attention, module.attention.out)
+            _join(module.around_feed_forward, module.feed_forward.out)
+        if isinstance(module, DecoderLayer):
+            _join(module.around_cross, module.cross.out)
     model.token_terms = kernels.token_terms
+
+
+def _join(residual: Residual, last: nn.Linear) -> None:
+    """Let a residual add the bias of its sublayer's last linear map, norms after sublayers only."""
+    if not residual.before:
+        last.forward = partial(_product, last)  # type: ignore[method-assign]
+        residual.add_norm = partial(_add_norm, last)
 
 
 def _fits(keys: int, width: int, dropout: float, *tensors: Tensor | None) -> bool:
@@ -59,5 +72,9 @@ def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
     return kernels.linear_relu(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
 
 
-def _add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
-    return kernels.add_norm(x, y, norm.weight, norm.bias, dropout, norm.eps)
+def _product(linear: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(x, linear.weight)
+
+
+def _add_norm(last: nn.Linear, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+    return kernels.add_norm(x, y, last.bias, norm.weight, norm.bias, dropout, norm.eps)

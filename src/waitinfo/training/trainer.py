@@ -72,9 +72,9 @@ class Trainer:
         self._reset_tally()
 
     def _use_kernels(self) -> None:
-        """Train with fused kernels where there are any."""
-        wanted = self.config.kernels and self.updater.half and self.device.type == "cuda"
-        if wanted and importlib.util.find_spec("triton"):
+        """Train with fused kernels where there are any, and no compiler makes its own."""
+        wanted = self.config.kernels and not self.config.compile and self.updater.half
+        if wanted and self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from waitinfo.training.fusing import fuse
 
             fuse(self.model)
