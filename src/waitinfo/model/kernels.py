@@ -73,18 +73,18 @@ def _attention_forward(
     s = tl.arange(0, S)
     d = tl.arange(0, D)
     real, seen = t[:, None] < targets, s[:, None] < sources
-    q = tl.load(Q + b * q_b + h * q_h + t[:, None] * q_t + d, mask=real, other=0.0)
-    k = tl.load(K + b * k_b + h * k_h + s[:, None] * k_s + d, mask=seen, other=0.0)
+    q = tl.load((Q + b * q_b + h * q_h) + (t[:, None] * q_t + d), mask=real, other=0.0)
+    k = tl.load((K + b * k_b + h * k_h) + (s[:, None] * k_s + d), mask=seen, other=0.0)
     bias = BIAS + b * bias_b + h * bias_h
     more = _bias_tile(bias, t[:, None], s[None, :], targets, sources, bias_t, HAS_BIAS, CAUSAL)
-    v = tl.load(V + b * v_b + h * v_h + s[:, None] * v_s + d, mask=seen, other=0.0)
+    v = tl.load((V + b * v_b + h * v_h) + (s[:, None] * v_s + d), mask=seen, other=0.0)
     scores = tl.dot(q, tl.trans(k)) * scale + more
     most = tl.maximum(tl.max(scores, 1), -1e30)
     weights = tl.exp(scores - most[:, None])
     total = tl.maximum(tl.sum(weights, 1), 1e-30)
     mixed = tl.dot(weights.to(v.dtype), v) / total[:, None]
-    tl.store(OUT + b * out_b + h * out_h + t[:, None] * out_t + d, mixed, mask=real)
-    tl.store(TOTAL + row * targets + t, most + tl.log(total), mask=t < targets)
+    tl.store((OUT + b * out_b + h * out_h) + (t[:, None] * out_t + d), mixed, mask=real)
+    tl.store((TOTAL + row * targets) + t, most + tl.log(total), mask=t < targets)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -101,19 +101,22 @@ def _attention_backward(
     s = tl.arange(0, S)
     d = tl.arange(0, D)
     seen = s[:, None] < sources
-    k = tl.load(K + b * k_b + h * k_h + s[:, None] * k_s + d, mask=seen, other=0.0)
-    v = tl.load(V + b * v_b + h * v_h + s[:, None] * v_s + d, mask=seen, other=0.0)
+    k = tl.load((K + b * k_b + h * k_h) + (s[:, None] * k_s + d), mask=seen, other=0.0)
+    v = tl.load((V + b * v_b + h * v_h) + (s[:, None] * v_s + d), mask=seen, other=0.0)
+    # Where this head begins; offsets from there are small numbers.
     bias = BIAS + b * bias_b + h * bias_h
+    queries, by_queries = Q + b * q_b + h * q_h, BY_Q + b * by_q_b + h * by_q_h
+    outs, gradients = OUT + b * out_b + h * out_h, GRADIENT + b * out_b + h * out_h
+    totals, by_biases = TOTAL + row * targets, BY_BIAS + row * targets * sources
     by_k = tl.zeros((S, D), tl.float32)
     by_v = tl.zeros((S, D), tl.float32)
     for start in range(0, targets, T):
         t = start + tl.arange(0, T)
         real = t[:, None] < targets
-        q = tl.load(Q + b * q_b + h * q_h + t[:, None] * q_t + d, mask=real, other=0.0)
-        at = b * out_b + h * out_h + t[:, None] * out_t + d
-        gradient = tl.load(GRADIENT + at, mask=real, other=0.0)
-        out = tl.load(OUT + at, mask=real, other=0.0)
-        total = tl.load(TOTAL + row * targets + t, mask=t < targets, other=0.0)
+        q = tl.load(queries + (t[:, None] * q_t + d), mask=real, other=0.0)
+        gradient = tl.load(gradients + (t[:, None] * out_t + d), mask=real, other=0.0)
+        out = tl.load(outs + (t[:, None] * out_t + d), mask=real, other=0.0)
+        total = tl.load(totals + t, mask=t < targets, other=0.0)
         more = _bias_tile(bias, t[None, :], s[:, None], targets, sources, bias_t, HAS_BIAS, CAUSAL)
         shared = tl.sum(gradient.to(tl.float32) * out.to(tl.float32), 1)
         # Source by target, so that weights go from one product into the next as they are.
@@ -123,14 +126,13 @@ def _attention_backward(
         by_score = weights * (tl.dot(v, tl.trans(gradient)) - shared[None, :])
         scaled = (by_score * scale).to(q.dtype)
         by_k += tl.dot(scaled, q)
-        at = b * by_q_b + h * by_q_h + t[:, None] * by_q_t + d
-        tl.store(BY_Q + at, tl.dot(tl.trans(scaled), k), mask=real)
+        by_q = tl.dot(tl.trans(scaled), k)
+        tl.store(by_queries + (t[:, None] * by_q_t + d), by_q, mask=real)
         if BIAS_LEARNS:
-            at = BY_BIAS + (row * targets + t[:, None]) * sources + s[None, :]
+            at = by_biases + (t[:, None] * sources + s[None, :])
             tl.store(at, tl.trans(by_score), mask=real & (s[None, :] < sources))
-    at = b * by_k_b + h * by_k_h + s[:, None] * by_k_s + d
-    tl.store(BY_K + at, by_k, mask=seen)
-    tl.store(BY_V + at, by_v, mask=seen)
+    tl.store((BY_K + b * by_k_b + h * by_k_h) + (s[:, None] * by_k_s + d), by_k, mask=seen)
+    tl.store((BY_V + b * by_k_b + h * by_k_h) + (s[:, None] * by_k_s + d), by_v, mask=seen)
 
 
 def _block(positions: int, most: int) -> int:
@@ -260,7 +262,7 @@ def _norm_forward(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     real, inside = column < width, (row[:, None] < rows) & (column[None, :] < width)
-    at = row[:, None].to(tl.int64) * width + column[None, :]
+    at = row[:, None] * width + column[None, :]
     x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
     y += tl.load(SHIFT + column, mask=real, other=0.0).to(tl.float32)[None, :]
@@ -293,7 +295,7 @@ def _norm_backward(
     for start in range(tl.program_id(0) * ROWS, rows, step):
         row = start + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & real[None, :]
-        at = row[:, None].to(tl.int64) * width + column[None, :]
+        at = row[:, None] * width + column[None, :]
         gradient = tl.load(GRADIENT + at, mask=inside, other=0.0).to(tl.float32)
         normal = tl.load(NORMAL + at, mask=inside, other=0.0).to(tl.float32)
         scale = tl.load(SCALE + row, mask=row < rows, other=0.0)
@@ -373,7 +375,7 @@ def _relu_backward(
     for start in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & real[None, :]
-        at = row[:, None].to(tl.int64) * width + column[None, :]
+        at = row[:, None] * width + column[None, :]
         out = tl.load(OUT + at, mask=inside, other=0.0)
         gradient = tl.load(GRADIENT + at, mask=inside, other=0.0)
         gradient = tl.where(out > 0, gradient, 0.0)
