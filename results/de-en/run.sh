@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Trains and scores systems on German -> English: Europarl, Tatoeba and the newstests of 2008-2012.
 #
-#   results/de-en/run.sh DATA WORK RESULTS MINUTES [DEVICE] [SEED]
+#   results/de-en/run.sh DATA WORK RESULTS [DEVICE] [SEED]
 #
-# DATA holds *.train.{de,en}.xz (any number of parts), newstest2008-2012.{de,en}.xz and the dev and
-# test sets newstest2013, newstest2015, europarl.dev and europarl.test as plain .de and .en. Each run
-# trains for MINUTES. RESULTS/RUN gets its logs and, for every set, one JSON a point. RUNS may be
-# overridden: lines of "run system minutes settings".
+# DATA holds *.train*.{de,en}.xz (any number of parts), newstest2008-2012.{de,en}.xz and the dev and
+# test sets newstest2013, newstest2015, europarl.dev and europarl.test as plain .de and .en.
+# RESULTS/RUN gets a run's logs and, for every set, one JSON a point. A run is scored while the next
+# one trains; the number of updates is fixed, so that this makes it slower but not worse. RUNS may be
+# overridden: lines of "run recipe system settings".
 set -euo pipefail
-data=$1 work=$2 results=$3 minutes=$4 device=${5:-cuda} seed=${6:-1}
+data=$1 work=$2 results=$3 device=${4:-cuda} seed=${5:-1}
 here=$(cd "$(dirname "$0")/../.." && pwd)
-WAITINFO=${WAITINFO:-waitinfo} RECIPE=${RECIPE:-$here/recipes/de-en.toml} VOCAB=${VOCAB:-bpe:16000}
+WAITINFO=${WAITINFO:-waitinfo} VOCAB=${VOCAB:-bpe:12000}
 mkdir -p "$work" "$results"
 
 if [ ! -e "$work/corpus" ]; then
@@ -23,38 +24,50 @@ if [ ! -e "$work/corpus" ]; then
     --vocab "$VOCAB" --out "$work/corpus"
 fi
 
-score() {  # run system set dials
-  local run=$1 system=$2 set=$3 dials=$4 out=$results/$1/$3
+score() {  # run system set
+  local run=$1 system=$2 set=$3 out=$results/$1/$3
+  local all=${DIALS:-1,2,3,4,5,6,7,8,9,10,11,12,13,14,15} few=${FEW_DIALS:-1,3,5,7,9}
+  [ "$system" = multipath ] && all=${DIALS:-1,2,3,4,5,6,7,8,9,10,11,12,13}
   mkdir -p "$out"
-  local common=(--model "$work/$run-$seed" --source "$data/$set.de" --reference "$data/$set.en"
-                --out "$out" --device "$device" --no-save-text)
-  if [ "$system" = full ]; then
-    $WAITINFO evaluate "${common[@]}" --name "$run" >>"$out/evaluate.log" 2>&1
-    $WAITINFO evaluate "${common[@]}" --name "$run-beam5" --beam 5 >>"$out/evaluate.log" 2>&1
-  else
-    $WAITINFO evaluate "${common[@]}" --name "$run" --k "$dials" >>"$out/evaluate.log" 2>&1
-    $WAITINFO evaluate "${common[@]}" --name "$run-allow" --ending allow --k "$dials" \
+  evaluate() {
+    $WAITINFO evaluate --model "$work/$run-$seed" --source "$data/$set.de" \
+      --reference "$data/$set.en" --out "$out" --device "$device" --no-save-text "$@" \
       >>"$out/evaluate.log" 2>&1
-  fi
+  }
+  case "$system $set" in
+    "full europarl.test" | "full newstest2015")
+      evaluate --name "$run"; evaluate --name "$run-beam5" --beam 5 ;;
+    "full "*) evaluate --name "$run" ;;
+    *" europarl.test" | *" newstest2015")
+      evaluate --name "$run" --k "$all"
+      evaluate --name "$run-allow" --ending allow --k "$few" ;;
+    *) evaluate --name "$run" --k "$few" ;;  # the dev sets
+  esac
+  echo "scored: $run $set"
 }
 
-default_runs="wait-info wait-info $minutes system.whole_source_updates=1000
-multipath multipath $minutes
-full full $minutes"
-while read -r run system time settings; do
+default_runs="wait-info de-en wait-info system.whole_source_updates=1000
+multipath de-en multipath
+full de-en full
+wait-info-small de-en-small wait-info system.whole_source_updates=1000"
+while read -r run recipe system settings; do
   out=$results/$run model=$work/$run-$seed
   mkdir -p "$out"
   if [ ! -e "$model/last/config.json" ]; then
-    resume=(); [ -e "$model/run.json" ] && resume=(--resume)
-    # shellcheck disable=SC2086
-    $WAITINFO train --config "$RECIPE" --system "$system" --data "$work/corpus" --out "$model" \
-      --max-minutes "$time" "${resume[@]}" \
-      --set training.device="$device" training.seed="$seed" $settings 2>&1 | tee -a "$out/train.log"
-    cp "$model/metrics.jsonl" "$model/run.json" "$out/"
+    if [ -e "$model/run.json" ]; then
+      $WAITINFO train --out "$model" --resume >>"$out/train.log" 2>&1 </dev/null
+    else
+      # shellcheck disable=SC2086
+      $WAITINFO train --config "$here/recipes/$recipe.toml" --system "$system" \
+        --data "$work/corpus" --out "$model" \
+        --set training.device="$device" training.seed="$seed" $settings \
+        >"$out/train.log" 2>&1 </dev/null
+    fi
   fi
-  dials=${DIALS:-1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}
-  [ "$system" = multipath ] && dials=${DIALS:-1,2,3,4,5,6,7,8,9,10,11,12,13}
-  for set in ${SETS:-newstest2013 europarl.dev newstest2015 europarl.test}; do
-    score "$run" "$system" "$set" "$dials"
+  cp "$model/metrics.jsonl" "$model/run.json" "$out/"
+  echo "trained: $run"
+  for set in ${SETS:-europarl.test newstest2015 europarl.dev newstest2013}; do
+    score "$run" "$system" "$set" </dev/null &
   done
 done <<<"${RUNS:-$default_runs}"
+wait
