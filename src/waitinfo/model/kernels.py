@@ -20,7 +20,10 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_KEYS = 128  # source or target positions of an attention held on chip
-NORM_PROGRAMS, NORM_ROWS = 1056, 4
+# By keys of an attention, rounded up: targets at a time, warps, stages of its loop.
+FORWARD = {16: (64, 2, 1), 32: (64, 2, 1), 64: (64, 4, 1), 128: (64, 4, 1)}
+BACKWARD = {16: (32, 2, 1), 32: (32, 2, 1), 64: (32, 4, 1), 128: (32, 8, 1)}
+NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 1056, 4, 4
 RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 8, 512
 VOCABULARY_BLOCK = 4096
 VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
@@ -139,12 +142,18 @@ def _block(positions: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(positions)))
 
 
-def _launch(queries: Tensor, keys: Tensor, bias: Tensor | None, causal: bool) -> dict[str, Any]:
-    """What both directions of an attention are launched with."""
+def _launch(
+    queries: Tensor, keys: Tensor, bias: Tensor | None, causal: bool,
+    choices: dict[int, tuple[int, int, int]],
+) -> dict[str, Any]:  # fmt: skip
+    """What an attention is launched with."""
+    _, heads, targets, width = queries.shape
+    block = _block(keys.shape[2], MOST_KEYS)
+    most, warps, stages = choices[block]
     return {
-        "heads": queries.shape[1], "targets": queries.shape[2], "sources": keys.shape[2],
-        "scale": queries.shape[3] ** -0.5, "S": _block(keys.shape[2], MOST_KEYS),
-        "D": queries.shape[3], "HAS_BIAS": bias is not None, "CAUSAL": causal,
+        "heads": heads, "targets": targets, "sources": keys.shape[2], "scale": width**-0.5,
+        "T": _block(targets, most), "S": block, "D": width, "HAS_BIAS": bias is not None,
+        "CAUSAL": causal, "num_warps": warps, "num_stages": stages,
     }  # fmt: skip
 
 
@@ -172,13 +181,11 @@ class _Attention(torch.autograd.Function):
         b, heads, targets, width = queries.shape
         out = queries.new_empty(b, targets, heads, width)
         total = queries.new_empty(b, heads, targets, dtype=torch.float32)
-        settings = _launch(queries, keys, bias, causal)
-        block = _block(targets, 64)
-        _attention_forward[b * heads, triton.cdiv(targets, block)](
+        settings = _launch(queries, keys, bias, causal, FORWARD)
+        _attention_forward[b * heads, triton.cdiv(targets, settings["T"])](
             queries, keys, values, out if bias is None else bias, out, total,
             *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
-            *out.transpose(1, 2).stride()[:3],
-            T=block, num_warps=2 if settings["S"] <= 32 else 4, **settings,
+            *out.transpose(1, 2).stride()[:3], **settings,
         )  # fmt: skip
         ctx.save_for_backward(given, given_keys, given_values, bias, out, total)
         ctx.causal = causal
@@ -195,14 +202,13 @@ class _Attention(torch.autograd.Function):
         by_q, by_k, by_v = _by_head(by_given, by_keys, by_values)  # type: ignore[arg-type]
         b, heads, targets, _ = queries.shape
         by_bias = out.new_empty((b, heads, targets, keys.shape[2]) if learns else (0,))
-        settings = _launch(queries, keys, bias, ctx.causal)
+        settings = _launch(queries, keys, bias, ctx.causal, BACKWARD)
         _attention_backward[(b * heads,)](
             queries, keys, values, out if bias is None else bias, out, total,
             gradients[0].contiguous(), by_q, by_k, by_v, by_bias,
             *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], *_bias_strides(bias),
             *out.transpose(1, 2).stride()[:3], *by_q.stride()[:3], *by_k.stride()[:3],
-            BIAS_LEARNS=learns, T=_block(targets, 32), num_warps=max(2, settings["S"] // 16),
-            **settings,
+            BIAS_LEARNS=learns, **settings,
         )  # fmt: skip
         return by_given, by_keys, by_values, _fold(by_bias, bias) if learns else None, None
 
@@ -331,6 +337,7 @@ class _AddNorm(torch.autograd.Function):
         _norm_forward[(triton.cdiv(rows, NORM_ROWS),)](
             x, y, shift, weight, bias, seed, out, normal, scale, rows, width, dropout, epsilon,
             ROWS=NORM_ROWS, WIDTH=triton.next_power_of_2(width), DROPS=dropout > 0,
+            num_warps=NORM_WARPS,
         )  # fmt: skip
         ctx.save_for_backward(normal, scale, weight, seed)
         ctx.dropout, ctx.dtypes = dropout, (x.dtype, shift.dtype, weight.dtype)
@@ -348,6 +355,7 @@ class _AddNorm(torch.autograd.Function):
             gradients[0].contiguous(), normal, scale, weight, seed, by_x, by_y, parts, rows, width,
             ctx.dropout,
             ROWS=NORM_ROWS, WIDTH=triton.next_power_of_2(width), DROPS=ctx.dropout > 0,
+            num_warps=NORM_WARPS,
         )  # fmt: skip
         by_shift, by_weight, by_bias = _sum(parts).view(3, width)
         by_weights = by_weight.to(of_weight), by_bias.to(of_weight)

@@ -1,8 +1,9 @@
-"""Table and curves of the points in this folder: `python results/multi30k/summary.py`.
+"""Tables and curves of the points in these folders: `python results/summary.py`.
 
-Writes table.md, in the form of the paper's appendix, and curves.png from the JSON of every point.
-Points of several seeds are averaged. The early-stop rate is that of the same model at the same dial
-where it may end before its source does (curves named -allow).
+Writes each folder's table.md, in the form of the paper's appendix, and curves.png from the JSON of
+every point; for German-English one of each a test set. Points of several seeds are averaged. The
+early-stop rate is that of the same model at the same dial where it may end before its source does
+(curves named -allow).
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wa
 ALLOW = "-allow"
 
 
+def place(name: str) -> tuple[int, str]:
+    """Systems in the paper's order, then others by name."""
+    return (ORDER.index(name) if name in ORDER else len(ORDER)), name
+
+
 def mean(point: CurvePoint, axis: str) -> float:
     values = [found for p in point.points if (found := value(p, axis)) is not None]
     return sum(values) / len(values)
@@ -37,9 +43,7 @@ def table(curves: dict[str, Curve]) -> str:
         "| system | dial | " + " | ".join(HEADS) + " | seeds |",
         "|---" * (len(HEADS) + 3) + "|",
     ]
-    for name in ORDER:
-        if name not in curves:
-            continue
+    for name in sorted((n for n in curves if not n.endswith(ALLOW)), key=place):
         ends = {setting(p): p for p in curves.get(name + ALLOW, Curve("", [])).points}
         for point in curves[name].points:
             allowed = ends.get(setting(point))
@@ -51,8 +55,7 @@ def table(curves: dict[str, Curve]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def costs() -> str:
-    path = HERE / "cost.json"
+def costs(path: Path) -> str:
     if not path.exists():
         return ""
     found = json.loads(path.read_text("utf-8"))
@@ -67,14 +70,25 @@ def costs() -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(points: list[Path], table_at: Path, figure: Path, title: str, cost: str = "") -> None:
+    curves = {c.name: c for c in make_curves(read_points(points), "paper.AL", "BLEU")}
+    table_at.write_text(table(curves) + cost, "utf-8")
+    shown = [n for n in sorted(curves, key=place) if not n.endswith(ALLOW) and n != "full-beam5"]
+    shown.sort(key=lambda name: name != "wait-info")  # the first colour and mark
+    draw([curves[n] for n in shown], "paper.AL", "BLEU", figure, title, labels=False, bands=False)
+
+
 def main() -> None:
-    folders = sorted(HERE.glob("seed-*"))
-    curves = {c.name: c for c in make_curves(read_points(folders), "paper.AL", "BLEU")}
-    (HERE / "table.md").write_text(table(curves) + costs(), "utf-8")
-    drawn = [curves[name] for name in ORDER if name in curves and name != "full-beam5"]
-    drawn.sort(key=lambda curve: curve.name != "wait-info")  # the first colour and mark
+    folder = HERE / "multi30k"
     title = "Multi30k German → English, test 2016"
-    draw(drawn, "paper.AL", "BLEU", HERE / "curves.png", title, labels=False, bands=False)
+    seeds = sorted(folder.glob("seed-*"))
+    cost = costs(folder / "cost.json")
+    write(seeds, folder / "table.md", folder / "curves.png", title, cost)
+    folder = HERE / "de-en"
+    for name in ("newstest2015", "europarl.test"):
+        if points := sorted(folder.glob(f"*/{name}")):
+            at = folder / f"table.{name}.md", folder / f"curves.{name}.png"
+            write(points, *at, f"German → English, {name}")
 
 
 if __name__ == "__main__":
