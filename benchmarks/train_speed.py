@@ -17,6 +17,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,13 @@ def kernels(made: Trainer, updates: int, names: int) -> dict[str, Any]:
     return {"milliseconds": spent, "slowest": {name[:120]: value for name, value in most}}
 
 
-def flops_per_token(made: Trainer, item: UpdateBatches) -> float:
-    """Matrix operations of an update, padding included, for each real target token."""
+def flops_per_token(made: Trainer, items: list[UpdateBatches]) -> float:
+    """Matrix operations of updates, padding included, for each real target token."""
     counter = FlopCounterMode(display=False)
     with counter:
-        made.step(item)
-    return counter.get_total_flops() / item.tokens
+        for item in items:
+            made.step(item)
+    return counter.get_total_flops() / sum(item.tokens for item in items)
 
 
 def breakdown(made: Trainer, updates: int) -> dict[str, float]:
@@ -217,7 +219,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         corpus = synthetic_corpus(folder, arguments.sentences, arguments.vocabulary)
     first = trainer(arguments, corpus, "plain", folder / "plain-counted")
     with first.batches() as stream:
-        flops = flops_per_token(first, next(iter(stream)))
+        counted = max(1, min(40, arguments.updates))
+        flops = flops_per_token(first, list(islice(stream, counted)))
     parts = breakdown(first, max(1, min(20, arguments.updates)))
     peak = peak_of(first.device)
     device = str(first.device)
