@@ -8,6 +8,7 @@ position may see, and, at most, as another kind of cross-attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -96,6 +97,7 @@ class Transformer(nn.Module):
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
         self.token_terms: Terms = token_terms  # of the loss; a compiled one may take its place
+        self.before_loss: Callable[[], None] | None = None  # what faster parts have to do first
         self._initialise()
 
     def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,12 @@ from waitinfo.model.transformer import Transformer
 HEAD_WIDTHS = (16, 32, 64, 128)
 
 
-def fuse(model: Transformer) -> None:
-    """Let a model train with fused kernels, under autocast."""
+def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Let a model train with fused kernels, under autocast to half precision."""
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    model.before_loss = partial(_narrow_all, linears, dtype)
+    for linear in linears:
+        linear.forward = partial(_linear, linear)  # type: ignore[method-assign]
     for module in model.modules():
         if isinstance(module, SelfAttention):
             module.attend = _self_attend
@@ -38,6 +43,40 @@ def _join(residual: Residual, last: nn.Linear) -> None:
     if not residual.before:
         last.forward = partial(_product, last)  # type: ignore[method-assign]
         residual.add_norm = partial(_add_norm, last)
+
+
+class _Narrow(torch.autograd.Function):
+    """All weights in half precision at once: one kernel, and one for their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        narrow = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        torch._foreach_copy_(narrow, list(weights))
+        ctx.dtypes = [weight.dtype for weight in weights]
+        return tuple(narrow)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        wide = [
+            torch.empty_like(gradient, dtype=dtype, memory_format=torch.contiguous_format)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        ]
+        torch._foreach_copy_(wide, list(gradients))
+        return None, *wide
+
+
+def _narrow_all(linears: list[nn.Linear], dtype: torch.dtype) -> None:
+    """Give every linear map its weights for the loss to come."""
+    names = [(linear, name) for linear in linears for name, _ in linear.named_parameters()]
+    weights = [getattr(linear, name) for linear, name in names]
+    for (linear, name), narrow in zip(names, _Narrow.apply(dtype, *weights), strict=True):
+        # Past the module's own bookkeeping: these are no parameters.
+        linear.__dict__[f"narrow_{name}"] = narrow
+
+
+def _linear(linear: Any, x: Tensor) -> Tensor:
+    bias = linear.narrow_bias if linear.bias is not None else None
+    return F.linear(x.to(linear.narrow_weight.dtype), linear.narrow_weight, bias)
 
 
 def _fits(keys: int, width: int, dropout: float, *tensors: Tensor | None) -> bool:
@@ -67,13 +106,13 @@ def _self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: fl
     return kernels.self_attention(packed, bias, bias is None).flatten(2)
 
 
-def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
-    dtype = torch.get_autocast_dtype("cuda")
-    return kernels.linear_relu(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
+def _linear_relu(x: Tensor, linear: Any) -> Tensor:
+    x = x.to(linear.narrow_weight.dtype)
+    return kernels.linear_relu(x, linear.narrow_weight, linear.narrow_bias)
 
 
-def _product(linear: nn.Linear, x: Tensor) -> Tensor:
-    return F.linear(x, linear.weight)
+def _product(linear: Any, x: Tensor) -> Tensor:
+    return F.linear(x.to(linear.narrow_weight.dtype), linear.narrow_weight)
 
 
 def _add_norm(last: nn.Linear, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:

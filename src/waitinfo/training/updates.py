@@ -26,6 +26,8 @@ class Objective(nn.Module):
         self.model, self.system = model, system
 
     def forward(self, batch: Batch, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.model.before_loss:
+            self.model.before_loss()
         losses: Losses = self.system.loss(self.model, batch, moment)
         return losses.total, losses.parts
 
