@@ -33,5 +33,5 @@ def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(SCALE):
             continue
         scale = stored.get(name + SCALE)
-        weights[name] = tensor if scale is None else tensor.float() * scale[:, None]
+        weights[name] = tensor if scale is None else tensor.float().mul_(scale[:, None])
     return weights

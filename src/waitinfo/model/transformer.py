@@ -74,15 +74,20 @@ def narrow(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
+def _embedding(vocabulary: int, width: int) -> nn.Embedding:
+    """Without numbers yet, unlike torch's own."""
+    return nn.Embedding(vocabulary, width, PAD, _weight=torch.empty(vocabulary, width))
+
+
 class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.source_embedding = nn.Embedding(config.source_vocabulary, config.width, PAD)
+        self.source_embedding = _embedding(config.source_vocabulary, config.width)
         self.target_embedding = (
             self.source_embedding
             if config.joint
-            else nn.Embedding(config.target_vocabulary, config.width, PAD)
+            else _embedding(config.target_vocabulary, config.width)
         )
         self.dropout = nn.Dropout(config.dropout)
         self.source_info = self._token_info(config.source_vocabulary, config.source_info)
@@ -106,6 +111,8 @@ class Transformer(nn.Module):
         return TokenInfo(self.config.info, vocabulary, self.config.width, kind == "one")
 
     def _initialise(self) -> None:
+        if self.device.type == "meta":
+            return  # weights are about to be loaded; drawing none there would import a compiler
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
