@@ -52,16 +52,21 @@ class _Narrow(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
         narrow = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         torch._foreach_copy_(narrow, list(weights))
+        ctx.set_materialize_grads(False)  # not every weight is used in half precision
         ctx.dtypes = [weight.dtype for weight in weights]
         return tuple(narrow)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         wide = [
-            torch.empty_like(gradient, dtype=dtype, memory_format=torch.contiguous_format)
+            None
+            if gradient is None
+            else torch.empty(gradient.shape, dtype=dtype, device=gradient.device)
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
-        torch._foreach_copy_(wide, list(gradients))
+        used = [pair for pair in zip(wide, gradients, strict=True) if pair[0] is not None]
+        if used:
+            torch._foreach_copy_(*map(list, zip(*used, strict=True)))
         return None, *wide
 
 
