@@ -58,15 +58,12 @@ class _Narrow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        given = [gradient for gradient in gradients if gradient is not None]
         wide = [
-            None
-            if gradient is None
-            else torch.empty(gradient.shape, dtype=dtype, device=gradient.device)
+            None if gradient is None else gradient.new_empty(gradient.shape, dtype=dtype)
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
-        used = [pair for pair in zip(wide, gradients, strict=True) if pair[0] is not None]
-        if used:
-            torch._foreach_copy_(*map(list, zip(*used, strict=True)))
+        torch._foreach_copy_([gradient for gradient in wide if gradient is not None], given)
         return None, *wide
 
 
