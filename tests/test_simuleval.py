@@ -98,10 +98,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", request.param, "--out",
                  folder / "corpus")  # fmt: skip
     main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
-                 "--out", folder / "run", "--set", "training.updates=60", "training.warmup=20",
-                 "training.lr=0.003", "training.batch_tokens=2000", "training.validate_every=60",
-                 "training.checkpoint_every=60", "system.whole_source_updates=5",
-                 "model.width=64")  # fmt: skip
+                 "--out", folder / "run", "--set", "training.updates=80", "training.warmup=20",
+                 "training.lr=0.004", "training.batch_tokens=1000", "training.validate_every=80",
+                 "training.validate_sentences=0", "training.checkpoint_every=80",
+                 "system.whole_source_updates=5", "model.width=64")  # fmt: skip
     return folder
 
 
