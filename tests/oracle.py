@@ -6,6 +6,7 @@ Nothing here shares code with what it checks, except the model's own layers in t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -92,87 +93,136 @@ def dial_near(system: System, k: float) -> float:
     return dial.minimum + (dial.maximum - dial.minimum) * k / (k + 2)
 
 
-@torch.no_grad()
+@dataclass(eq=False)
+class Unfinished:
+    """A sentence on its way through `uncached_decodes`."""
+
+    source: list[int]  # with end-of-sentence
+    k: float
+    read: int = 0
+    written: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
+    seen: list[list[int] | None] = field(default_factory=list)  # by the heads, at each position
+
+    @property
+    def complete(self) -> bool:
+        return self.read == len(self.source)
+
+    @property
+    def within(self) -> bool:
+        return len(self.written) < 2 * self.read + 10
+
+    @property
+    def ended(self) -> bool:
+        return self.written[-1:] == [EOS] or (self.complete and not self.within)
+
+
 def uncached_decode(
     model: Transformer, system: System, source: list[int], k: float, guard: bool = True
 ) -> tuple[list[int], list[int]]:
-    """Greedy decoding of one sentence that encodes and decodes everything anew at every step.
+    """Greedy decoding of one sentence; see `uncached_decodes`."""
+    return uncached_decodes(model, system, [source], [k], guard)[0]
 
-    Only the tokens read so far are ever shown to the model. Returns the tokens written, with
-    end-of-sentence, and the path.
+
+@torch.no_grad()
+def uncached_decodes(
+    model: Transformer,
+    system: System,
+    sources: list[list[int]],
+    dials: list[float],
+    guard: bool = True,
+) -> list[tuple[list[int], list[int]]]:
+    """Greedy decoding that encodes and decodes everything anew at every step.
+
+    Only the tokens read so far are ever shown to the model. Sentences that have read as many
+    tokens and written as many go through it together, to save time: without any padding. Returns
+    the tokens written, with end-of-sentence, and the path of each.
     """
-    tokens = [*source, EOS]
-    read, written, path, seen = 0, [], [], []
-    while True:
-        complete = read == len(tokens)
-        standing = _standing(model, tokens[:read], written, complete, k)
-        within = len(written) < 2 * read + 10
-        if complete and not within:
-            return written, path
-        if read == 0 or not (complete or (bool(system.ready(standing)[0]) and within)):
-            read += 1
-            continue
-        sees = _seen_by_heads(model, system, standing)
-        prefixes = [read] * (len(written) + 1) if system.fresh_past else [*path, read]
-        step = _uncached_step(model, tokens[:read], written, prefixes, [*seen, sees], k)
-        token = int(step.tokens)
-        accepted = complete or bool(system.accept(standing, step)[0])
-        if not accepted or (guard and token == EOS and not complete):
-            read += 1
-            continue
-        written.append(token)
-        path.append(read)
-        seen.append(sees)
-        if token == EOS:
-            return written, path
+    rows = [Unfinished([*s, EOS], k) for s, k in zip(sources, dials, strict=True)]
+    going = rows
+    while going := [row for row in going if not row.ended]:
+        # Each reads or writes one token a turn: who has read as many has written as many.
+        alike: dict[tuple[int, bool], list[Unfinished]] = {}
+        for row in going:
+            alike.setdefault((row.read, row.complete), []).append(row)
+        for group in alike.values():
+            writers = _write(model, system, group, guard)
+            for row in group:
+                row.read += row not in writers
+    return [(row.written, row.path) for row in rows]
 
 
-def _standing(
-    model: Transformer, read: list[int], written: list[int], complete: bool, k: float
-) -> Standing:
-    source_info = target_info = torch.zeros(1, dtype=torch.float64)
+def _write(
+    model: Transformer, system: System, group: list[Unfinished], guard: bool
+) -> list[Unfinished]:
+    """The next token of those that write now; returns them."""
+    if group[0].read == 0:
+        return []
+    complete = group[0].complete
+    if not complete:
+        ready = system.ready(_standing(model, group)).tolist()
+        group = [row for row, now in zip(group, ready, strict=True) if now and row.within]
+    if not group:
+        return []
+    sees = [_seen_by_heads(model, system, row) for row in group]
+    step = _uncached_step(model, system, group, sees)
+    accepted = [True] * len(group)
+    if not complete:
+        accepted = system.accept(_standing(model, group), step).tolist()
+    writers = []
+    for row, token, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
+        if now and (complete or not guard or token != EOS):
+            row.written.append(token)
+            row.path.append(row.read)
+            row.seen.append(heads)
+            writers.append(row)
+    return writers
+
+
+def _standing(model: Transformer, rows: list[Unfinished]) -> Standing:
+    source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
-        if read:
-            info = model.embed_source(torch.tensor([read])).info
-            source_info = info.double().sum(-1)
-        info = model.embed_target(torch.tensor([[BOS, *written]])).info
+        info = model.embed_source(torch.tensor([row.source[: row.read] for row in rows])).info
+        source_info = info.double().sum(-1)
+        info = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows])).info
         target_info = info[:, 1:].double().sum(-1)
     return Standing(
-        k=torch.tensor([float(k)], dtype=torch.float64),
-        read=torch.tensor([len(read)]),
-        written=torch.tensor([len(written)]),
-        complete=torch.tensor([complete]),
+        k=torch.tensor([row.k for row in rows], dtype=torch.float64),
+        read=torch.tensor([row.read for row in rows]),
+        written=torch.tensor([len(row.written) for row in rows]),
+        complete=torch.tensor([row.complete for row in rows]),
         source_info=source_info,
         target_info=target_info,
     )
 
 
-def _seen_by_heads(model: Transformer, system: System, standing: Standing) -> list[int] | None:
+def _seen_by_heads(model: Transformer, system: System, row: Unfinished) -> list[int] | None:
     """Source tokens each head sees at the next target position, where they are not all alike."""
     if not isinstance(system, MoEWaitK):
         return None
     # An expert is as far behind wait-k as its own lag is below k, and reads on as wait-k does.
-    read, written, k = int(standing.read), int(standing.written), int(standing.k)
+    read, written, k = row.read, len(row.written), int(row.k)
     further = max(0, read - (k + written))
     lags = system.lags(model.config.heads)
     return [min(read, min(lag, k) + written + further) for lag in lags]
 
 
 def _uncached_step(
-    model: Transformer,
-    read: list[int],
-    written: list[int],
-    path: list[int],
-    seen: list[list[int] | None],
-    k: float,
+    model: Transformer, system: System, rows: list[Unfinished], sees: list[list[int] | None]
 ) -> Step:
-    """The next token, with every earlier one computed anew over the prefix that path gives it."""
-    source = model.embed_source(torch.tensor([read]))
-    encoded = model.encode(source, torch.tensor([len(read)]))
-    target = model.embed_target(torch.tensor([[BOS, *written]]))
-    dial, visible, everything = torch.tensor([float(k)]), torch.tensor([path]), None
-    if seen[0] is not None:
-        visible, everything = torch.tensor([seen]).transpose(1, 2), visible  # [1, H, T], [1, T]
+    """The next token, with every earlier one computed anew over the prefix it was written at."""
+    source = model.embed_source(torch.tensor([row.source[: row.read] for row in rows]))
+    encoded = model.encode(source, torch.tensor([row.read for row in rows]))
+    target = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows]))
+    paths = [
+        [row.read] * (len(row.path) + 1) if system.fresh_past else [*row.path, row.read]
+        for row in rows
+    ]
+    dial = torch.tensor([float(row.k) for row in rows])
+    visible, everything = torch.tensor(paths), None
+    if sees[0] is not None:
+        by_heads = torch.tensor([[*row.seen, now] for row, now in zip(rows, sees, strict=True)])
+        visible, everything = by_heads.transpose(1, 2), visible  # [B, H, T], [B, T]
     decoded = model.decode(target, encoded, visible, dial, everything, streaming=True)
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +18,24 @@ from tests.conftest import toy_pairs, write_pairs
 from waitinfo.cli.app import expand_lists, main
 
 
-def waitinfo(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def called(*arguments: object) -> Done:
+    """The command in this process: starting another takes seconds."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit) as stop, redirect_stdout(stdout), redirect_stderr(stderr):
+        main([str(argument) for argument in arguments])
+    return Done(stop.value.code or 0, stdout.getvalue(), stderr.getvalue())
+
+
+def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "waitinfo", *map(str, arguments)],
         input=stdin, capture_output=True, text=True, timeout=120, check=False,
@@ -31,17 +51,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "a.y").write_text("".join(f"{t}\n" for _, t in pairs[:150]))
     (folder / "b.x").write_text("".join(f"{s}\n" for s, _ in pairs[150:]))
     (folder / "b.y").write_text("".join(f"{t}\n" for _, t in pairs[150:]))
-    done = waitinfo(
+    done = called(
         "prepare", "--source", folder / "a.x", folder / "b.x", "--target", folder / "a.y",
         folder / "b.y", "--vocab", "bpe:16000", "--holdout", 20, "--out", folder / "corpus",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "reduced from 16,000" in done.stderr
     (folder / "recipe.toml").write_text('size = "tiny"\n[training]\nupdates = 150\nlr = 3e-3\n')
-    done = waitinfo(
+    done = typed(
         "train", "--system", "wait-info", "--data", folder / "corpus", "--out", folder / "run",
         "--config", folder / "recipe.toml", "--set", "training.warmup=20",
-        "training.batch_tokens=500", "system.whole_source_updates=20", "training.log_every=50",
+        "training.batch_tokens=400", "system.whole_source_updates=20", "training.log_every=50",
+        "model.width=64",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "update     150" in done.stderr and "tokens/s" in done.stderr
@@ -59,27 +80,27 @@ def test_lists_after_one_option() -> None:
 
 def test_help_shows_examples() -> None:
     for verb in ("prepare", "train", "translate", "evaluate"):
-        done = waitinfo(verb, "--help")
+        done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
 
 
 def test_translation_alone_goes_to_standard_output(run: Path) -> None:
-    by_argument = waitinfo("translate", "--model", run, "--k", 3, "ba be bi", "du")
+    by_argument = called("translate", "--model", run, "--k", 3, "ba be bi", "du")
     assert by_argument.returncode == 0
     lines = by_argument.stdout.splitlines()
     assert len(lines) == 2 and lines[0].endswith("s")
-    by_pipe = waitinfo("translate", "--model", run, stdin="ba be bi\n\ndu\n")
+    by_pipe = typed("translate", "--model", run, stdin="ba be bi\n\ndu\n")
     assert by_pipe.stdout.splitlines() == [lines[0], "", lines[1]]
 
 
 def test_input_file(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("ba be\n" * 3)
-    done = waitinfo("translate", "--model", run / "best", "--input", tmp_path / "in.txt")
+    done = called("translate", "--model", run / "best", "--input", tmp_path / "in.txt")
     assert len(done.stdout.splitlines()) == 3
 
 
 def test_path_shows_reads_and_writes(run: Path) -> None:
-    done = waitinfo("translate", "--model", run, "--k", 1, "--show", "path", "ba be bi bo")
+    done = called("translate", "--model", run, "--k", 1, "--show", "path", "ba be bi bo")
     assert done.stdout.count("READ") >= 3 and done.stdout.count("WRITE") >= 3
 
 
@@ -87,7 +108,7 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
     pairs = toy_pairs(30, seed=9)
     (tmp_path / "x").write_text("".join(f"{s}\n" for s, _ in pairs))
     (tmp_path / "y").write_text("".join(f"{t}\n" for _, t in pairs))
-    done = waitinfo(
+    done = called(
         "evaluate", "--model", run, "--source", tmp_path / "x", "--reference", tmp_path / "y",
         "--k", "1,3", "--out", tmp_path / "points",
     )  # fmt: skip
@@ -101,13 +122,13 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
     assert len(texts.read_text().splitlines()) == 30
     assert "profile paper" in done.stdout and "profile word" in done.stdout
 
-    again = waitinfo(
+    again = called(
         "evaluate", "--model", run, "--source", tmp_path / "x", "--reference", tmp_path / "y",
         "--k", "1", "--ending", "allow", "--out", tmp_path / "points",
     )  # fmt: skip
     assert again.returncode == 2 and "holds a point of another ending" in again.stderr
 
-    drawn = waitinfo("compare", tmp_path / "points", "--out", tmp_path / "c.svg", "--at", "2,3")
+    drawn = called("compare", tmp_path / "points", "--out", tmp_path / "c.svg", "--at", "2,3")
     assert drawn.returncode == 0, drawn.stderr
     assert "interpolated" in drawn.stdout and "<svg" in (tmp_path / "c.svg").read_text()
 
@@ -175,10 +196,11 @@ def test_standard_input_is_followed_live(run: Path) -> None:
     assert b"Traceback" not in process.stderr.read()
 
 
-def test_every_view(run: Path, capsys) -> None:
+def test_every_view(run: Path) -> None:
     for show in ("words", "path", "info", "json"):
-        main_ok(["translate", "--model", str(run), "--show", show, "ba be. bi"])
-        out = capsys.readouterr().out
+        done = called("translate", "--model", run, "--show", show, "ba be. bi")
+        assert done.returncode == 0, done.stderr
+        out = done.stdout
         assert "abs" in out or "\u2581" in out or "READ" in out
         assert "\x1b[" not in out, "no colours where there is no terminal"
         if show == "json":
@@ -187,22 +209,17 @@ def test_every_view(run: Path, capsys) -> None:
             assert events[-1]["sentence"] == 1
 
 
-def test_words_at_a_pace(run: Path, capsys) -> None:
-    main_ok(["translate", "--model", str(run), "--k", "2", "--pace", "50", "ba be bi"])
-    source, translation, *_ = capsys.readouterr().out.splitlines()
-    main_ok(["translate", "--model", str(run), "--k", "2", "ba be bi"])
-    assert source == "ba be bi" and translation == capsys.readouterr().out.strip()
-
-
-def main_ok(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as exit_code:
-        main(arguments)
-    assert exit_code.value.code == 0
+def test_words_at_a_pace(run: Path) -> None:
+    paced = called("translate", "--model", run, "--k", 2, "--pace", 50, "ba be bi")
+    at_once = called("translate", "--model", run, "--k", 2, "ba be bi")
+    assert paced.returncode == at_once.returncode == 0
+    source, translation, *_ = paced.stdout.splitlines()
+    assert source == "ba be bi" and translation == at_once.stdout.strip()
 
 
 def test_words_prepare_from_tsv(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(100))
-    done = waitinfo("prepare", "--tsv", tsv, "--vocab", "words:5", "--out", tmp_path / "c")
+    done = called("prepare", "--tsv", tsv, "--vocab", "words:5", "--out", tmp_path / "c")
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "c" / "corpus.json").read_text())
     assert manifest["vocabulary"] == {"kind": "words", "joint": False, "source": 19, "target": 19}

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from tests.oracle import dial_near, uncached_decode
+from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.experts import ExpertAttention
 from waitinfo.model.monotonic import MonotonicAttention
@@ -52,8 +52,8 @@ def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) 
     k = dial_near(system, k)
     sources = sentences(12)
     found = Decoder(model, system, ending, slots=5).decode(sources, k)
-    for source, hypothesis in zip(sources, found, strict=True):
-        tokens, path = uncached_decode(model, system, source, k, ending == "guard")
+    expected = uncached_decodes(model, system, sources, [k] * len(sources), ending == "guard")
+    for source, (tokens, path), hypothesis in zip(sources, expected, found, strict=True):
         assert hypothesis.tokens == [t for t in tokens if t != EOS]
         assert hypothesis.path == path
         assert hypothesis.ended == (tokens[-1] == EOS)
@@ -75,8 +75,9 @@ class Fussy(System):
 def test_systems_that_decide_after_the_step(tiny_model) -> None:
     model, system = restless(tiny_model(seed=5)), Fussy()
     sources = sentences(10, seed=2)
-    for source, hypothesis in zip(sources, Decoder(model, system).decode(sources, 1), strict=True):
-        tokens, path = uncached_decode(model, system, source, 1)
+    found = Decoder(model, system).decode(sources, 1)
+    expected = uncached_decodes(model, system, sources, [1] * len(sources))
+    for source, (tokens, path), hypothesis in zip(sources, expected, found, strict=True):
         assert (hypothesis.tokens, hypothesis.path) == ([t for t in tokens if t != EOS], path)
         incomplete = [t for t, g in zip(tokens, path, strict=True) if g <= len(source)]
         assert all(token % 2 == 0 for token in incomplete)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
-from tests.oracle import dial_near, uncached_decode
+from tests.oracle import dial_near, uncached_decode, uncached_decodes
 from tests.test_decoder import Fussy, restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
@@ -79,14 +79,25 @@ def trickle(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_oracle_itself_is_the_same_alone(name: str) -> None:
+    """It takes sentences of one shape together, which must not change them."""
+    model, system = MODELS[name]
+    sources = [s[:5] for s in sentences(5, seed=12)]
+    dials = [dial_near(system, k) for k in (1.0, 1.0, 2.0, 2.0, 4.0)]
+    together = uncached_decodes(model, system, sources, dials)
+    for source, k, found in zip(sources, dials, together, strict=True):
+        assert found == uncached_decode(model, system, source, k)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
     sources = [s[:7] for s in sentences(16, seed=11)]
     model, system = MODELS[name]
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
     dials = [dial_near(system, k) for k in draws]
     records = trickle(name, sources, dials, slots=7, seed=1)
-    for source, k, record in zip(sources, dials, records, strict=True):
-        tokens, path = uncached_decode(model, system, source, k)
+    expected = uncached_decodes(model, system, sources, dials)
+    for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
         # What was read is the source, in order, up to where writing stopped.
@@ -108,8 +119,8 @@ def test_real_sentences_in_random_company(name: str, real_sentences: list[list[i
     model, system = build(name, vocabulary=600)
     dials = [dial_near(system, 1.0 + i % 5) for i in range(len(real_sentences))]
     records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
-    for source, k, record in zip(real_sentences, dials, records, strict=True):
-        tokens, path = uncached_decode(model, system, source, k)
+    expected = uncached_decodes(model, system, real_sentences, dials)
+    for (tokens, path), record in zip(expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
 

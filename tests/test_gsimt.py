@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_config
-from tests.oracle import batch_of, uncached_decode
+from tests.oracle import batch_of, uncached_decodes
 from tests.test_decoder import restless, sentences
 from tests.test_engine import trickle
 from waitinfo.errors import WaitinfoError
@@ -377,8 +377,9 @@ def test_decoding_at_a_threshold(hesitant, threshold: float, ending: str) -> Non
     sources = sentences(12)
     found = Decoder(hesitant, system, ending, slots=5).decode(sources, threshold)
     paths = set()
-    for source, hypothesis in zip(sources, found, strict=True):
-        tokens, path = uncached_decode(hesitant, system, source, threshold, ending == "guard")
+    dials = [threshold] * len(sources)
+    expected = uncached_decodes(hesitant, system, sources, dials, ending == "guard")
+    for source, (tokens, path), hypothesis in zip(sources, expected, found, strict=True):
         assert hypothesis.path == path
         assert hypothesis.tokens == tokens[: len(hypothesis.tokens)]
         paths.add(tuple(g / (len(source) + 1) for g in path))
@@ -391,8 +392,8 @@ def test_streams_in_random_company(hesitant) -> None:
     dials = [random.Random(i).choice([0.2, 0.5, 0.6, 0.9]) for i in range(len(sources))]
     records = trickle("gsimt", sources, dials, slots=7, seed=1, made=(hesitant, system))
     early = 0
-    for source, k, record in zip(sources, dials, records, strict=True):
-        tokens, path = uncached_decode(hesitant, system, source, k)
+    expected = uncached_decodes(hesitant, system, sources, dials)
+    for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
         early += path[0] <= len(source)

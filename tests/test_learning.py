@@ -70,7 +70,7 @@ def learn(corpus: Path, out: Path, system: dict, **training: object) -> Path:
         "system": system,
         "model": {"width": 64, "ffn": 128, "dropout": 0.0},
         "training": {
-            "updates": 400, "batch_tokens": 1000, "lr": 4e-3, "warmup": 100, "cooldown": 0.4,
+            "updates": 300, "batch_tokens": 500, "lr": 4e-3, "warmup": 80, "cooldown": 0.4,
             "validate_every": 500, "validate_sentences": 0, "checkpoint_every": 500,
             "ema_decay": 0.98, **training,
         },
@@ -115,7 +115,10 @@ def test_one_wait_k_model_for_each_k(ahead_corpus: Path, tmp_path: Path) -> None
     corpus = Corpus(ahead_corpus)
     points = []
     for k in (1, 3):
-        run = learn(ahead_corpus, tmp_path / f"run{k}", {"name": "wait-k", "k": k})
+        system = {"name": "wait-k", "k": k}
+        run = learn(
+            ahead_corpus, tmp_path / f"run{k}", system, updates=150, warmup=40, batch_tokens=600
+        )
         points.append(accuracy_and_lag(run, corpus, k))
     (low, short), (high, long) = points
     assert high > 0.97 and low < high - 0.3 and short < long
@@ -133,7 +136,7 @@ def test_monotonic_heads_find_the_shortest_wait(ahead_corpus: Path, tmp_path: Pa
 
 def test_gaussian_positions_find_their_alignment(ahead_corpus: Path, tmp_path: Path) -> None:
     system = {"name": "gma", "delta": 2.0}
-    run = learn(ahead_corpus, tmp_path / "run", system, updates=200, warmup=50)
+    run = learn(ahead_corpus, tmp_path / "run", system, updates=200, warmup=50, batch_tokens=1000)
     corpus = Corpus(ahead_corpus)
     (low, short), (high, long) = (accuracy_and_lag(run, corpus, delta) for delta in (0.0, 2.0))
     assert high > 0.93 and 2.8 < long < 3.9

@@ -27,20 +27,22 @@ from simuleval import options
 from simuleval.evaluator import SentenceLevelEvaluator, build_evaluator
 from simuleval.utils.agent import build_system_args
 
-if "--score-only" in sys.argv:
-    parser = options.general_parser()
-    options.add_evaluator_args(parser)
-    options.add_scorer_args(parser)
-    options.add_dataloader_args(parser)
-    evaluator = SentenceLevelEvaluator.from_args(parser.parse_args())
-else:
-    system, args = build_system_args()
-    evaluator = build_evaluator(args)
-    evaluator(system)
-figures = {**evaluator.quality, **evaluator.latency}
-texts = [i.prediction for i in evaluator.instances.values()]
-delays = [i.delays for i in evaluator.instances.values()]
-print("FIGURES" + json.dumps([figures, texts, delays]))
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    if "--score-only" in arguments:
+        parser = options.general_parser()
+        options.add_evaluator_args(parser)
+        options.add_scorer_args(parser)
+        options.add_dataloader_args(parser)
+        evaluator = SentenceLevelEvaluator.from_args(parser.parse_args())
+    else:
+        system, args = build_system_args()
+        evaluator = build_evaluator(args)
+        evaluator(system)
+    figures = {**evaluator.quality, **evaluator.latency}
+    texts = [i.prediction for i in evaluator.instances.values()]
+    delays = [i.delays for i in evaluator.instances.values()]
+    print("FIGURES" + json.dumps([figures, texts, delays]))
 """
 
 
@@ -66,17 +68,20 @@ def tool() -> Path:
     return python
 
 
-def simuleval(
-    tool: Path, *arguments: object
-) -> tuple[dict[str, float], list[str], list[list[int]]]:
-    command = [tool, "-c", DRIVER, *map(str, arguments)]
+Found = tuple[dict[str, float], list[str], list[list[int]]]
+
+
+def simuleval(tool: Path, *calls: list[object]) -> list[Found]:
+    """Figures, texts and delays of each call, all in one process: starting it takes seconds."""
+    given = json.dumps([[str(argument) for argument in call] for call in calls])
+    command = [tool, "-c", DRIVER, given]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=300, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("FIGURES"))
-    return tuple(json.loads(line.removeprefix("FIGURES")))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FIGURES")]
+    return [tuple(json.loads(line.removeprefix("FIGURES"))) for line in lines]
 
 
 @pytest.fixture(scope="module", params=["bpe:800", "words:3"])
@@ -93,10 +98,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", request.param, "--out",
                  folder / "corpus")  # fmt: skip
     main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
-                 "--out", folder / "run", "--set", "training.updates=60", "training.warmup=20",
-                 "training.lr=0.003", "training.batch_tokens=2000", "training.validate_every=60",
-                 "training.checkpoint_every=60", "system.whole_source_updates=5",
-                 "model.width=64")  # fmt: skip
+                 "--out", folder / "run", "--set", "training.updates=80", "training.warmup=20",
+                 "training.lr=0.004", "training.batch_tokens=1000", "training.validate_every=80",
+                 "training.validate_sentences=0", "training.checkpoint_every=80",
+                 "system.whole_source_updates=5", "model.width=64")  # fmt: skip
     return folder
 
 
@@ -113,11 +118,11 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
     main_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
                  run / "test.en", "--k", "2", "--ending", ending, "--out", out)  # fmt: skip
     ours = json.loads((out / "wait-info-2.json").read_text())
-    found, texts, delays = simuleval(
-        tool, "--agent-class", "waitinfo.simuleval.Agent", "--model", run / "run", "--k", 2,
-        "--ending", ending, "--source", run / "test.de", "--target", run / "test.en",
-        "--no-progress-bar", "--no-scoring", "--latency-metrics", *METRICS,
-    )  # fmt: skip
+    live = ["--agent-class", "waitinfo.simuleval.Agent", "--model", run / "run", "--k", 2,
+            "--ending", ending, "--source", run / "test.de", "--target", run / "test.en",
+            "--no-progress-bar", "--no-scoring", "--latency-metrics", *METRICS]  # fmt: skip
+    from_log = ["--score-only", "--output", out / "wait-info-2", "--latency-metrics", *METRICS]
+    (found, texts, delays), (scored, _, _) = simuleval(tool, live, from_log)
     logged = [json.loads(line) for line in (out / "wait-info-2" / "instances.log").open()]
     assert texts == [line["prediction"] for line in logged]
     assert delays == [line["delays"] for line in logged]
@@ -125,9 +130,6 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
         assert ours["word"][metric] == pytest.approx(found[metric], abs=1e-6), metric
     assert ours["quality"]["BLEU"] == pytest.approx(found["BLEU"], abs=1e-6)
 
-    scored, _, _ = simuleval(
-        tool, "--score-only", "--output", out / "wait-info-2", "--latency-metrics", *METRICS
-    )
     for metric in set(METRICS) - {"ATD"}:
         assert ours["word"][metric] == pytest.approx(scored[metric], abs=1e-6), metric
     assert ours["quality"]["BLEU"] == pytest.approx(scored["BLEU"], abs=1e-6)
@@ -135,6 +137,7 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
     assert scored["ATD"] != pytest.approx(found["ATD"], abs=1e-3)
 
 
+@pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_the_command_itself(run: Path, tool: Path) -> None:
     """`simuleval --agent-class …` as a user types it, with an output folder."""
     command = [tool.parent / "simuleval", "--agent-class", "waitinfo.simuleval.Agent",

@@ -82,7 +82,10 @@ def test_killed_and_resumed_is_bit_identical(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "last").exists(), "killed too late to show anything"
-    subprocess.run([sys.executable, *command(killed, None, "--resume")], check=True)
+    if average == "ema":  # once as a user does; starting a process takes seconds
+        subprocess.run([sys.executable, *command(killed, None, "--resume")], check=True)
+    else:
+        train({}, killed, resume=True, display=SilentDisplay())
 
     for name in ("weights", "optimizer", "average"):
         file = Path("checkpoints") / "00000060" / f"{name}.safetensors"
