@@ -75,8 +75,13 @@ def narrow(x: Tensor) -> Tensor:
 
 
 def _embedding(vocabulary: int, width: int) -> nn.Embedding:
-    """Without numbers yet, unlike torch's own."""
-    return nn.Embedding(vocabulary, width, PAD, _weight=torch.empty(vocabulary, width))
+    """Torch's own; without numbers where they are about to be loaded (on the meta device).
+
+    Drawing there would import a compiler, which takes longer than loading.
+    """
+    meta = torch.get_default_device().type == "meta"
+    empty = torch.empty(vocabulary, width) if meta else None
+    return nn.Embedding(vocabulary, width, PAD, _weight=empty)
 
 
 class Transformer(nn.Module):
@@ -112,7 +117,7 @@ class Transformer(nn.Module):
 
     def _initialise(self) -> None:
         if self.device.type == "meta":
-            return  # weights are about to be loaded; drawing none there would import a compiler
+            return
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
