@@ -46,9 +46,14 @@ def attend(
     )
 
 
+def split_projection(projected: Tensor, heads: int) -> tuple[Tensor, ...]:
+    """Queries, keys and values side by side, [B, T, 3d] -> [B, H, T, d/H] each."""
+    return tuple(split_heads(part, heads) for part in projected.chunk(3, dim=-1))
+
+
 def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: float) -> Tensor:
     """Attention of a sentence to itself: queries, keys and values [B, T, 3d] -> [B, T, d]."""
-    queries, keys, values = (split_heads(part, heads) for part in projected.chunk(3, dim=-1))
+    queries, keys, values = split_projection(projected, heads)
     return merge_heads(attend(queries, keys, values, bias, bias is None, dropout))
 
 
@@ -89,9 +94,7 @@ class SelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if cache is None or view.place is None:
             return self.out(self.attend(projected, self.heads, view.bias, dropout))
-        queries, keys, values = (
-            split_heads(part, self.heads) for part in projected.chunk(3, dim=-1)
-        )
+        queries, keys, values = split_projection(projected, self.heads)
         cache.put(keys, values, view.place.rows, view.place.at)
         keys, values = cache.view(view.place.rows, view.place.keys)
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from waitinfo.model.precision import product_dtype
+
 
 class _LinearLogProbability(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, tokens: Tensor, size: int
     ) -> tuple[Tensor, Tensor]:
-        kind = states.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        dtype = product_dtype(states)
         exact = torch.promote_types(dtype, torch.float32)
         scores, totals = [], []
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast(states.device.type, enabled=False):
             narrow, matrix = states.to(dtype), weight.to(dtype)
             for h, gold in zip(narrow.split(size), tokens[:, None].split(size), strict=True):
                 logits = h @ matrix.T

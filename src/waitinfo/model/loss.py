@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from waitinfo.model.precision import product_dtype
+
 CHUNK_ELEMENTS = 2**27  # logits held at a time
 
 Terms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
@@ -49,10 +51,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, states: Tensor, weight: Tensor, target: Tensor, real: Tensor, smoothing: float,
         terms: Terms,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        kind = states.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        dtype = product_dtype(states)
         exact = torch.promote_types(dtype, torch.float32)
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast(states.device.type, enabled=False):
             narrow, matrix = states.to(dtype), weight.to(dtype)
             learns = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
             by_state = torch.empty_like(narrow) if learns else None

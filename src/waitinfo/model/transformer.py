@@ -22,6 +22,7 @@ from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
+from waitinfo.model.precision import product_dtype
 from waitinfo.text.tokenizer import PAD
 
 
@@ -66,12 +67,6 @@ def sinusoids(at: Tensor, width: int) -> Tensor:
     rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
     angles = at[..., None] * rates
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
-
-
-def narrow(x: Tensor) -> Tensor:
-    """In the precision of the matrix products around it."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _embedding(vocabulary: int, width: int) -> nn.Embedding:
@@ -176,7 +171,8 @@ class Transformer(nn.Module):
             places, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
         else:
             places = sinusoids(at, self.config.width)
-        x = self.dropout(narrow(x + places.to(x.dtype)))
+        x = x + places.to(x.dtype)
+        x = self.dropout(x.to(product_dtype(x)))
         info = None if token_info is None else token_info(tokens, x, embedding.weight)
         return Embedded(x, info, at)
 

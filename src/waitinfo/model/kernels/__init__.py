@@ -3,8 +3,8 @@
 Sentences are short: a whole attention of one head fits on one multiprocessor, and what is left of a
 training step once its matrix products are fast is moving activations through memory. So each of
 these does in one pass what would take many. What takes their place elsewhere, and defines them, is
-in `model.attention`, `model.layers` and `model.loss`. Block sizes and numbers of programs are those
-that were fastest on an H200.
+in `model.attention`, `model.layers` and `model.loss`. Block sizes and numbers of programs are meant
+for an H200.
 """
 
 from waitinfo.model.kernels.attention import MOST_KEYS, attention, self_attention
