@@ -11,11 +11,13 @@ import random
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
-from waitinfo.systems import Moment, build_system
+from waitinfo.systems import Moment, System, build_system
+from waitinfo.text.batches import Batch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
@@ -122,10 +124,7 @@ def test_linear_relu() -> None:
     same(kernels.linear_relu(x, weight, bias), expected, [x, weight, bias])
 
 
-@pytest.mark.parametrize("name", ["wait-info", "multipath", "full", "gma", "mma", "gsimt"])
-def test_a_fused_model_computes_the_same(name: str) -> None:
-    from waitinfo.training.fusing import fuse
-
+def small_model(name: str) -> tuple[System, Transformer, Batch]:
     torch.manual_seed(1)
     system = build_system(name, {})
     config = ModelConfig(
@@ -135,6 +134,40 @@ def test_a_fused_model_computes_the_same(name: str) -> None:
     model = Transformer(config).to(DEVICE)
     pairs = [[torch.randint(4, 50, (n,)).tolist() for n in pair] for pair in ((7, 9), (12, 5))]
     batch = batch_of([(source, target) for source, target in pairs]).to(torch.device(DEVICE))
+    return system, model, batch
+
+
+@pytest.mark.parametrize("name", ["wait-info", "mma"])
+def test_a_loss_keeps_nothing_of_the_one_before(name: str) -> None:
+    """Or a CUDA graph would be recorded into another stream's gradients."""
+    from waitinfo.training.fusing import fuse
+
+    system, model, batch = small_model(name)
+    fuse(model, HALF)
+
+    def compute() -> Tensor:
+        assert model.before_loss
+        model.before_loss()
+        with torch.autocast(DEVICE, HALF):
+            return system.loss(model, batch, Moment(10, random.Random(1), 0.1)).total
+
+    total = compute()
+    fired: list[object] = []
+    for parameter in model.parameters():  # hooks at the ends of this loss's graph
+        get_gradient_edge(parameter).node.register_prehook(fired.append)
+    total.backward()
+    del total
+    assert fired
+    fired.clear()
+    compute().backward()
+    assert not fired
+
+
+@pytest.mark.parametrize("name", ["wait-info", "multipath", "full", "gma", "mma", "gsimt"])
+def test_a_fused_model_computes_the_same(name: str) -> None:
+    from waitinfo.training.fusing import fuse
+
+    system, model, batch = small_model(name)
     found = {}
     for way in ("exact", "half", "fused"):
         if way == "fused":

@@ -47,9 +47,9 @@ score() {  # run system set
 }
 
 default_runs="wait-info de-en wait-info system.whole_source_updates=1000
+wait-info-small de-en-small wait-info system.whole_source_updates=1000
 multipath de-en multipath
-full de-en full
-wait-info-small de-en-small wait-info system.whole_source_updates=1000"
+full de-en full"
 while read -r run recipe system settings; do
   out=$results/$run model=$work/$run-$seed
   mkdir -p "$out"

@@ -70,6 +70,10 @@ class _Narrow(torch.autograd.Function):
 def _narrow_all(linears: list[nn.Linear], dtype: torch.dtype) -> None:
     """Give every linear map its weights for the loss to come."""
     names = [(linear, name) for linear in linears for name, _ in linear.named_parameters()]
+    for linear, name in names:
+        # The last loss's hold its graph, whose end belongs to the stream it was made in: a loss
+        # recorded in another one must not find it again.
+        linear.__dict__.pop(f"narrow_{name}", None)
     weights = [getattr(linear, name) for linear, name in names]
     for (linear, name), narrow in zip(names, _Narrow.apply(dtype, *weights), strict=True):
         # Past the module's own bookkeeping: these are no parameters.

@@ -12,7 +12,7 @@ from torch import Tensor
 MOST_KEYS = 128  # source or target positions of an attention held on chip
 # By keys of an attention, rounded up: targets at a time, warps, stages of its loop.
 FORWARD = {16: (64, 2, 1), 32: (64, 2, 1), 64: (64, 4, 1), 128: (64, 4, 1)}
-BACKWARD = {16: (32, 2, 1), 32: (32, 2, 1), 64: (32, 4, 1), 128: (32, 8, 1)}
+BACKWARD = {16: (32, 2, 1), 32: (32, 2, 2), 64: (16, 4, 1), 128: (16, 4, 1)}
 VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
 
 

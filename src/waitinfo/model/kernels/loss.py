@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-VOCABULARY_BLOCK = 4096
+VOCABULARY_BLOCK = 2048
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from waitinfo.model.kernels.sums import sum_parts
 
-NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 1056, 4, 4
+NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 396, 4, 4
 
 
 @triton.jit
