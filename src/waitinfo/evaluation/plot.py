@@ -10,8 +10,11 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve
 
 FORMATS = (".svg", ".png", ".pdf")
-# Colours of Okabe and Ito, which differ for colour-blind readers too.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31")
+# Colours of Okabe and Ito, which differ for colour-blind readers too, and three more.
+COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31",
+    "#6A3D9A", "#7F7F7F",
+)  # fmt: skip
 MARKS = "os^Dvp*Xh<"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 TITLES = {
