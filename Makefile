@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-DEMO   := build/demo
 
 .PHONY: demo test lint setup clean
 
@@ -18,7 +17,7 @@ $(READY): pyproject.toml Makefile
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py --work $(DEMO)
+	@$(BIN)/python examples/demo.py
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -29,4 +28,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(DEMO) build
+	rm -rf build

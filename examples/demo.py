@@ -1,54 +1,37 @@
-"""`make demo`: prepare a small corpus, train a tiny model, and watch it translate.
-
-Takes about two and a half minutes on two CPU cores the first time; the model is kept, so the next
-time it only translates.
-"""
+"""`make demo`: German speech turns into English while it is still being spoken."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-HERE = Path(os.path.relpath(Path(__file__).parent))
-SENTENCES = (
-    "Ich muss heute mit meiner Mutter sprechen.",
-    "Wo hast du das Buch gekauft?",
-    "Er hat mir nicht gesagt, dass er heute kommt.",
-    "Ich kann dir morgen helfen.",
+SPEECH = (
+    "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein.",
+    "Die Kommission hat gestern in Brüssel einen neuen Vorschlag zur Verbesserung der "
+    "Luftqualität vorgelegt.",
+    "Wir müssen dringend etwas gegen den Klimawandel unternehmen, bevor es zu spät ist.",
 )
+SENTENCE = "Ich muss heute mit meiner Mutter sprechen."
 
 
-def waitinfo(*arguments: str | Path) -> None:
-    print("\n$ waitinfo", *(f'"{a}"' if " " in str(a) else a for a in arguments), flush=True)
-    done = subprocess.run([sys.executable, "-m", "waitinfo", *map(str, arguments)], check=False)
+def waitinfo(*arguments: str) -> None:
+    print("\n$ waitinfo", *(f'"{a}"' if " " in a else a for a in arguments), flush=True)
+    done = subprocess.run([sys.executable, "-m", "waitinfo", *arguments], check=False)
     if done.returncode:
         sys.exit(done.returncode)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path("build/demo"))
-    parser.add_argument("--minutes", default="2", help="training time")
-    options = parser.parse_args()
-    corpus, run = options.work / "corpus", options.work / "run"
-    options.work.mkdir(parents=True, exist_ok=True)
-    if not (corpus / "corpus.json").exists():
-        tsv = HERE / "data" / "tatoeba.de-en.tsv"
-        waitinfo(
-            "prepare", "--tsv", tsv, "--vocab", "bpe:2000", "--holdout", "200", "--out", corpus
-        )
-    if not (run / "last" / "config.json").exists():
-        resume = ["--resume"] if (run / "run.json").exists() else []
-        recipe = HERE.parent / "recipes" / "demo.toml"
-        waitinfo("train", "--config", recipe, "--data", corpus, "--out", run,
-                 "--max-minutes", options.minutes, *resume)  # fmt: skip
-    print("\nWords arrive at speaking speed; the translation follows K = 3 info behind.")
-    waitinfo("translate", "--model", run, "--k", "3", "--pace", "2.5", *SENTENCES)
-    print("\nThe path it took, waiting longer (K = 5):")
-    waitinfo("translate", "--model", run, "--k", "5", "--show", "path", *SENTENCES[:2])
+    print(
+        "Words arrive at speaking speed, three a second; the translation follows K = 5 info behind."
+    )
+    waitinfo("translate", "--pace", "3", *SPEECH)
+    print("What was read before what was written, in a hurry (K = 1) and patiently (K = 9):")
+    for k in ("1", "9"):
+        waitinfo("translate", "--k", k, "--show", "path", SENTENCE)
+    print("The info of every token:")
+    waitinfo("translate", "--show", "info", SENTENCE)
+    print("Now type German yourself, a line at a time: .venv/bin/waitinfo translate")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,6 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["translate", "--model", "nowhere", "x"], "nowhere: no such model"),
-        (["translate", "x"], "no model was given"),
         (["translate", "--model", "RUN", "--k", "-2", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--show", "tree", "x"], "unknown --show 'tree'"),
         (["translate", "--model", "RUN", "--beam", "4", "x"], "only full-sentence models"),

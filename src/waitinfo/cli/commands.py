@@ -17,6 +17,10 @@ app = typer.Typer(
 )
 
 Paths = list[Path]
+ModelFolder = Annotated[
+    Path | None,
+    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
+]
 DecodingSystem = Annotated[
     str | None, typer.Option(help="Decode as this system [default: as it was trained].")
 ]
@@ -144,7 +148,7 @@ def train(
 
         waitinfo train --system wait-k --set system.k=5 --data corpus --out run --max-minutes 30
 
-        waitinfo train --config recipes/demo.toml --data corpus --out run
+        waitinfo train --config recipes/tiny.toml --data corpus --out run
 
         waitinfo train --out run --resume
     """
@@ -179,7 +183,7 @@ def translate(
     text: Annotated[
         list[str] | None, typer.Argument(help="Text to translate; each argument by itself.")
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="A model or run folder (needed).")] = None,
+    model: ModelFolder = None,
     input: Annotated[
         Path | None, typer.Option(help="A text file; each line is translated to a line.")
     ] = None,
@@ -208,13 +212,13 @@ def translate(
 
     Examples:
 
-        waitinfo translate --model run --k 3 "Ich muss heute arbeiten."
+        waitinfo translate "Ich muss heute mit meiner Mutter sprechen."
 
-        some-speech-recogniser | waitinfo translate --model run
+        some-speech-recogniser | waitinfo translate --k 3
+
+        waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
-
-        waitinfo translate --model run --pace 3 --show path "Wo hast du das Buch gekauft?"
     """
     from waitinfo.cli.translate import Request, run
 
@@ -227,10 +231,10 @@ def translate(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Option(help="A model folder or a run folder.")],
     source: Annotated[Path, typer.Option(help="Test sentences, one a line.")],
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
+    model: ModelFolder = None,
     k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
     system: DecodingSystem = None,
     set_: DecodingSettings = None,

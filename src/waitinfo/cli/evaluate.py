@@ -30,7 +30,7 @@ from waitinfo.systems import check_dial
 class Request:
     """What was asked for on the command line."""
 
-    model: Path
+    model: Path | None
     source: Path
     reference: Path
     out: Path

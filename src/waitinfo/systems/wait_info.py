@@ -23,7 +23,7 @@ class WaitInfoOptions(SystemOptions):
 class WaitInfo(System):
     name = "wait-info"
     summary = "lags K info behind the source; one model for every K"
-    dial = Dial("K", 3, minimum=0.0, whole=False, help="info the translation lags behind")
+    dial = Dial("K", 5, minimum=0.0, whole=False, help="info the translation lags behind")
     model_defaults = MappingProxyType({"info": "attention"})
     Options = WaitInfoOptions
     options: WaitInfoOptions
