@@ -85,7 +85,7 @@ def main() -> None:
     cost = costs(folder / "cost.json")
     write(seeds, folder / "table.md", folder / "curves.png", title, cost)
     folder = HERE / "de-en"
-    for name in ("newstest2015", "europarl.test"):
+    for name in ("newstest2015", "europarl.test", "europarl.test-german"):
         if points := sorted(folder.glob(f"*/{name}")):
             at = folder / f"table.{name}.md", folder / f"curves.{name}.png"
             write(points, *at, f"German → English, {name}")

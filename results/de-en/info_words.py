@@ -1,9 +1,9 @@
-"""Which words carry info: `python results/de-en/info_words.py MODEL TEXT TAGS [--out FILE]`.
+"""Which words carry info: `python results/de-en/info_words.py MODEL TEXT TAGS [--target]`.
 
 The info of every word of a text (the sum over its tokens, and their mean), averaged over words of a
-kind. TAGS (.tsv or .tsv.xz) has a word and its part of speech a line; a word has the part of speech
-it has most often there, and words that are not there are left out. Prints a table and a few of the
-sentences with the info of every word.
+kind, and that of words that are one token alone. TAGS (.tsv or .tsv.xz) has a word and its part of
+speech a line; a word has the part of speech it has most often there, and words that are not there
+are left out. Prints a table and a few of the sentences with the info of every word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from waitinfo.folder import LoadedModel, load_model
 from waitinfo.text.files import normalise
-from waitinfo.text.tokenizer import SPACE
+from waitinfo.text.tokenizer import BOS, SPACE
 
 CONTENT = ("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM")
 FUNCTION = ("DET", "ADP", "PRON", "AUX", "CCONJ", "SCONJ", "PART")
@@ -36,15 +36,24 @@ def read_tags(path: Path) -> dict[str, str]:
     return {word: found.most_common(1)[0][0] for word, found in counts.items()}
 
 
-def word_infos(loaded: LoadedModel, text: str) -> list[tuple[str, list[float]]]:
-    """Words of a sentence with the info of their tokens."""
-    tokenizer = loaded.vocabulary.source
-    tokens = tokenizer.encode(text)
+def token_infos(loaded: LoadedModel, tokens: list[int], target: bool) -> list[float]:
+    model = loaded.model
     with torch.inference_mode():
-        info = loaded.model.embed_source(torch.tensor([tokens])).info
+        if target:  # what the decoder is given: begin-of-sequence first
+            info = model.embed_target(torch.tensor([[BOS, *tokens]])).info
+        else:
+            info = model.embed_source(torch.tensor([tokens])).info
     assert info is not None, "the model has no info"
+    return info[0].tolist()[1 if target else 0 :]
+
+
+def word_infos(loaded: LoadedModel, text: str, target: bool) -> list[tuple[str, list[float]]]:
+    """Words of a sentence with the info of their tokens."""
+    vocabulary = loaded.vocabulary
+    tokenizer = vocabulary.target if target else vocabulary.source
+    tokens = tokenizer.encode(text)
     words: list[tuple[str, list[float]]] = []
-    for token, value in zip(tokens, info[0].tolist(), strict=True):
+    for token, value in zip(tokens, token_infos(loaded, tokens, target), strict=True):
         piece = tokenizer.piece(token)
         if piece.startswith(SPACE) or not words:
             words.append(("", []))
@@ -58,6 +67,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("tags", type=Path)
+    parser.add_argument("--target", action="store_true", help="TEXT is of the target language")
     parser.add_argument("--sentences", type=int, default=5, help="to print")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -65,7 +75,7 @@ def main() -> None:
     lines = [normalise(line) for line in arguments.text.read_text("utf-8").splitlines()]
     found: dict[str, list[list[float]]] = defaultdict(list)
     for number, line in enumerate(lines):
-        words = word_infos(loaded, line)
+        words = word_infos(loaded, line, arguments.target)
         for word, infos in words:
             tag = tags.get(word.strip(".,;:!?()\"'"))
             if tag:
@@ -82,14 +92,15 @@ def main() -> None:
             "words": len(words),
             "info_a_word": mean(sum(infos) for infos in words),
             "info_a_token": mean(value for infos in words for value in infos),
+            "info_of_whole_tokens": mean(infos[0] for infos in words if len(infos) == 1),
         }
         for kind, words in kinds.items()
         if words
     }
-    print("\n| kind | words | info a word | info a token |\n|---|---|---|---|")
+    print("\n| kind | words | info a word | a token | words of one token |\n|---|---|---|---|---|")
     for kind, row in rows.items():
-        words, by_word, by_token = row.values()
-        print(f"| {kind} | {words:,} | {by_word:.2f} | {by_token:.2f} |")
+        count, *infos = row.values()
+        print(f"| {kind} | {count:,} | " + " | ".join(f"{info:.2f}" for info in infos) + " |")
     if arguments.out:
         arguments.out.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -4,7 +4,8 @@
 #   results/de-en/run.sh DATA WORK RESULTS [DEVICE] [SEED]
 #
 # DATA holds *.train*.{de,en}.xz (any number of parts), newstest2008-2012.{de,en}.xz and the dev and
-# test sets newstest2013, newstest2015, europarl.dev and europarl.test as plain .de and .en.
+# test sets newstest2013, newstest2015, europarl.dev, europarl.test and europarl.test-german (made of
+# the last by german.py) as plain .de and .en.
 # RESULTS/RUN gets a run's logs and, for every set, one JSON a point. A run is scored while the next
 # one trains; the number of updates is fixed, so that this makes it slower but not worse. RUNS may be
 # overridden: lines of "run recipe system settings".
@@ -35,10 +36,10 @@ score() {  # run system set
       >>"$out/evaluate.log" 2>&1
   }
   case "$system $set" in
-    "full europarl.test" | "full newstest2015")
+    "full europarl.test"* | "full newstest2015")
       evaluate --name "$run"; evaluate --name "$run-beam5" --beam 5 ;;
     "full "*) evaluate --name "$run" ;;
-    *" europarl.test" | *" newstest2015")
+    *" europarl.test"* | *" newstest2015")
       evaluate --name "$run" --k "$all"
       evaluate --name "$run-allow" --ending allow --k "$few" ;;
     *) evaluate --name "$run" --k "$few" ;;  # the dev sets
@@ -66,7 +67,7 @@ while read -r run recipe system settings; do
   fi
   cp "$model/metrics.jsonl" "$model/run.json" "$out/"
   echo "trained: $run"
-  for set in ${SETS:-europarl.test newstest2015 europarl.dev newstest2013}; do
+  for set in ${SETS:-newstest2015 europarl.test-german europarl.test europarl.dev newstest2013}; do
     score "$run" "$system" "$set" </dev/null &
   done
 done <<<"${RUNS:-$default_runs}"
