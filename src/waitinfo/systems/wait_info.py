@@ -10,12 +10,13 @@ from torch import Tensor
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
-from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
+from waitinfo.systems.base import Dial, Moment, Standing, System
+from waitinfo.systems.drawing import DrawnDialOptions
 from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)
-class WaitInfoOptions(SystemOptions):
+class WaitInfoOptions(DrawnDialOptions):
     whole_source_updates: int = 4000
     floor: bool = True  # g(i) >= i + 1, as in the authors' code but not in the paper
 
@@ -34,7 +35,7 @@ class WaitInfo(System):
             raise WaitinfoError("model.info none: wait-info needs info, which this model has not")
 
     def draw_dial(self, batch: Batch, moment: Moment) -> float:
-        return moment.draw.randint(1, batch.longest_source)
+        return self.options.draw(batch, moment)
 
     def path(
         self,
