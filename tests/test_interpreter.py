@@ -46,12 +46,11 @@ def test_it_is_small_and_has_a_card() -> None:
 
 def test_it_translates(translator: Translator) -> None:
     bleu = pytest.importorskip("sacrebleu").corpus_bleu
-    found = [translator.translate(source, 9) for source in PAIRS]
-    assert bleu(found, [list(PAIRS.values())]).score > 50
-    unhurried, hurried = (
+    hurried, unhurried = (
         bleu([translator.translate(source, k) for source in PAIRS], [list(PAIRS.values())]).score
-        for k in (9, 1)
+        for k in (1, 9)
     )
+    assert unhurried > 65
     assert hurried < unhurried
 
 
@@ -107,4 +106,4 @@ def test_documents_show_what_it_does(capsys: pytest.CaptureFixture[str]) -> None
         assert not stop.value.code
         assert capsys.readouterr().out.strip() == expected.strip()
         count += 1
-    assert count >= 2
+    assert count == 3

@@ -47,8 +47,8 @@ score() {  # run system set
   echo "scored: $run $set"
 }
 
-default_runs="wait-info de-en wait-info system.whole_source_updates=1000
-wait-info-small de-en-small wait-info system.whole_source_updates=1000
+default_runs="wait-info de-en wait-info system.whole_source_updates=1000 training.validate_k=3
+wait-info-small de-en-small wait-info system.whole_source_updates=1000 training.validate_k=3
 multipath de-en multipath
 full de-en full"
 while read -r run recipe system settings; do

@@ -63,7 +63,7 @@ gma-0.5 gma gma system.delta=0.5
 gma-1 gma gma system.delta=1
 gma-2 gma gma system.delta=2
 gma-3 gma gma system.delta=3
-wait-info wait-info wait-info system.whole_source_updates=1000
+wait-info wait-info wait-info system.whole_source_updates=1000 training.validate_k=3
 multipath multipath multipath
 full full full
 wait-k-1 wait-k wait-k system.k=1
