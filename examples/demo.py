@@ -26,10 +26,13 @@ def main() -> None:
         "Words arrive at speaking speed, three a second; the translation follows K = 5 info behind."
     )
     waitinfo("translate", "--pace", "3", *SPEECH)
-    print("What was read before what was written, in a hurry (K = 1) and patiently (K = 9):")
+    print(
+        "What was read before what was written, in a hurry (K = 1) and patiently (K = 9).\n"
+        "A piece that goes on a word begins with -, and ⏎ is the end."
+    )
     for k in ("1", "9"):
         waitinfo("translate", "--k", k, "--show", "path", SENTENCE)
-    print("The info of every token:")
+    print("The info of every token (in colour: red has more than the average, blue less):")
     waitinfo("translate", "--show", "info", SENTENCE)
     print("Now type German yourself, a line at a time: .venv/bin/waitinfo translate")
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.translate import LiveText
 
 
 class Done(NamedTuple):
@@ -140,6 +141,7 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--model", "RUN", "--k", "-2", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--show", "tree", "x"], "unknown --show 'tree'"),
         (["translate", "--model", "RUN", "--beam", "4", "x"], "only full-sentence models"),
+        (["translate", "--model", "RUN", "--threads", "-1", "x"], "must be 0 or more"),
         (["translate", "--model", "RUN", "--ending", "soon", "x"], "unknown ending 'soon'"),
         (["translate", "--model", "RUN", "--input", "no.txt"], "no.txt: no such file"),
         (["translate", "--model", "RUN", "--device", "cuda:9", "x"], "--device cuda:9"),
@@ -222,3 +224,12 @@ def test_words_prepare_from_tsv(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "c" / "corpus.json").read_text())
     assert manifest["vocabulary"] == {"kind": "words", "joint": False, "source": 19, "target": 19}
+
+
+def test_live_text_survives_what_is_not_utf8(capsys) -> None:
+    text = LiveText()
+    split = "schön".encode()
+    assert text.decode(split[:4]) + text.decode(split[4:]) == "schön"  # within a letter
+    assert not capsys.readouterr().err
+    assert text.decode(b"gr\xfcn ") == text.decode(b"gr\xfcn ") == "gr\ufffdn "
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -55,6 +55,9 @@ def find_model(path: str | Path | None) -> Path:
         if DEFAULT not in models:
             raise WaitinfoError("no model was given; use --model with a model or run folder")
         return models[DEFAULT].folder
-    if not Path(path).exists() and str(path) in models:
-        return models[str(path)].folder
-    return Path(path)
+    if Path(path).exists():
+        return Path(path)
+    if str(path) not in models:
+        names = ", ".join(models) or "none"
+        raise WaitinfoError(f"{path}: no such model; bundled are: {names}")
+    return models[str(path)].folder

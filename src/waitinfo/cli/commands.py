@@ -205,6 +205,9 @@ def translate(
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[
+        int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
+    ] = 0,
 ) -> None:
     """Translate text: arguments, a file, or standard input as it comes.
 
@@ -224,9 +227,10 @@ def translate(
 
     run(
         Request(
-            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device, dtype
+            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device,
+            dtype, threads,
         )
-    )
+    )  # fmt: skip
 
 
 @app.command()
@@ -235,7 +239,9 @@ def evaluate(
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
     model: ModelFolder = None,
-    k: Annotated[str | None, typer.Option(help="Dial values, as 1,3,5.")] = None,
+    k: Annotated[
+        str | None, typer.Option(help="Dial values, as 1,3,5 [default: the system's own].")
+    ] = None,
     system: DecodingSystem = None,
     set_: DecodingSettings = None,
     ending: Annotated[str, typer.Option(help="guard or allow.")] = "guard",

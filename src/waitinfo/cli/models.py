@@ -44,8 +44,10 @@ def _show(name: str) -> None:
     if name not in models:
         raise unknown("model", name, models)
     console = Console()
-    card = models[name].card
-    console.print(Markdown(card) if console.is_terminal else card)
+    if console.is_terminal:
+        console.print(Markdown(models[name].card))
+    else:
+        print(models[name].card, end="")
     note(f"folder: {models[name].folder}")
 
 

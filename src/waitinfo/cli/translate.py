@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
+
+from waitinfo.cli.display import note
 from waitinfo.cli.loading import check_beam, load
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
@@ -40,6 +43,7 @@ class Request:
     beam: int
     device: str
     dtype: str
+    threads: int
 
 
 def run(request: Request) -> None:
@@ -47,6 +51,7 @@ def run(request: Request) -> None:
         raise unknown("--show", request.show, VIEWS)
     if request.pace < 0:
         raise WaitinfoError(f"--pace {request.pace:g}: must be 0 or more words a second")
+    _use_threads(request)
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     lines = _lines(request)
@@ -63,6 +68,14 @@ def run(request: Request) -> None:
         _at_pace(translator, k, view, lines, request.pace)
     else:
         _together(translator, k, view, lines)
+
+
+def _use_threads(request: Request) -> None:
+    """One word at a time is quickly done by one core, and on a busy machine much more quickly."""
+    if request.threads < 0:
+        raise WaitinfoError(f"--threads {request.threads}: must be 0 or more")
+    if request.threads or request.input is None:
+        torch.set_num_threads(request.threads or 1)
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -90,9 +103,11 @@ def _together(translator: Translator, k: float | None, view: View, lines: Iterat
 
 def _follow(translator: Translator, k: float | None, view: View) -> None:
     """Standard input as it comes; the end of a line ends what is being said."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = LiveText()
     stream = translator.stream(k, raw=True)
     said = ""
+    if sys.stdin.isatty():
+        note("type, a line at a time; Ctrl-D ends")
 
     def end_line() -> None:
         nonlocal stream, said
@@ -114,6 +129,21 @@ def _follow(translator: Translator, k: float | None, view: View) -> None:
     except KeyboardInterrupt:
         view.end(said, stream.trace)
         raise
+
+
+class LiveText:
+    """Bytes as text, as they come; says so once if they are not UTF-8."""
+
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.warned = False
+
+    def decode(self, chunk: bytes) -> str:
+        text = self.decoder.decode(chunk)
+        if "\N{REPLACEMENT CHARACTER}" in text and not self.warned:
+            note("standard input is not UTF-8 throughout: expect nonsense where it is not")
+            self.warned = True
+        return text
 
 
 def _at_pace(

@@ -51,6 +51,6 @@ def check_dial(system: System, k: float | None) -> float:
     dial = system.dial
     if dial is None:
         if k is not None:
-            raise WaitinfoError(f"--k {k:g}: {system.name} translates whole sentences, without k")
+            raise WaitinfoError(f"k = {k:g}: {system.name} translates whole sentences, without k")
         return 1.0
     return dial.check(system.trained_dial() if k is None else k)

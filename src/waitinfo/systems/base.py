@@ -57,7 +57,7 @@ class Dial:
             limits = f"from {self.minimum:g} to {self.maximum:g}"
             if self.maximum == math.inf:
                 limits = f"of at least {self.minimum:g}"
-            raise WaitinfoError(f"--k {value:g}: {self.name} must be a {kind} {limits}")
+            raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)
 
 
