@@ -106,6 +106,12 @@ def _point(
     return point
 
 
+LEGEND = (
+    "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "
+    "length: words, to the reference's; info: mean of the target's tokens, to the source's"
+)
+
+
 def numbers(option: str, text: str | None) -> list[float | None]:
     """`1,3,5` as numbers, each once; [None] where nothing was given."""
     if text is None:
@@ -135,6 +141,7 @@ def _tables(name: str, points: list[Point]) -> None:
         for p in points
     ]
     _table(f"{name}: quality", dial, points, quality)
+    note(LEGEND)
     for profile in PROFILES.values():
         title = f"latency, profile {profile.name}: {profile.unit}, {profile.summary}"
         _table(title, dial, points, [{m: p[profile.name][m] for m in METRICS} for p in points])
