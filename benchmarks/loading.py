@@ -29,14 +29,14 @@ PARTS = ("importing torch", "loading", "first sentence")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="*", help="a model folder or a bundled model's name")
+    parser.add_argument("model", nargs="?", help="a model folder or a bundled model's name")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    program = [sys.executable, "-c", PROGRAM, *([arguments.model] if arguments.model else [])]
     runs = []
     for _ in range(arguments.times):
-        command = [sys.executable, "-c", PROGRAM, *arguments.model[:1]]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
         runs.append(json.loads(done.stdout))
     found = {part: median(run[i] for run in runs) for i, part in enumerate(PARTS)}
     for part, seconds in found.items():

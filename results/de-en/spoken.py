@@ -40,9 +40,11 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     arguments = parser.parse_args()
     pairs = zip(read_lines(arguments.source), read_lines(arguments.target), strict=True)
-    names = (arguments.out.with_name(f"{arguments.out.name}.{side}.xz") for side in ("de", "en"))
-    written = 0
-    with lzma.open(next(names), "wt") as source_file, lzma.open(next(names), "wt") as target_file:
+    out, written = arguments.out, 0
+    with (
+        lzma.open(f"{out}.de.xz", "wt") as source_file,
+        lzma.open(f"{out}.en.xz", "wt") as target_file,
+    ):
         for source, target in pairs if arguments.all else training_pairs(pairs):
             print(spoken(source), file=source_file)
             print(target, file=target_file)
