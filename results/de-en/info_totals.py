@@ -1,8 +1,8 @@
 """Have both sides the same info? `python results/de-en/info_totals.py MODEL SOURCE TARGET`.
 
 Total info of every source less that of its reference translation, end-of-sentence on neither side;
-and in how many pairs the path of that translation ends before the source does, at each K: before
-end-of-sentence, which is a source token too, or even before the last word is whole.
+and in which share of the pairs the path of that translation (with the floor) ends before the source
+does, at each K: before end-of-sentence, which is a source token too, or before the last token.
 """
 
 from __future__ import annotations
