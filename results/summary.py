@@ -3,13 +3,15 @@
 Writes each folder's table.md, in the form of the paper's appendix, and curves.png from the JSON of
 every point; for German-English one of each a test set. Points of several seeds are averaged. The
 early-stop rate is that of the same model at the same dial where it may end before its source does
-(curves named -allow).
+(curves named -allow). The ablations' table.md has BLEU at equal latency.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+import numpy as np
 
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, read_points, value
 from waitinfo.evaluation.plot import draw
@@ -20,6 +22,7 @@ HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early s
 ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
          "gsimt", "wait-info")  # fmt: skip
 ALLOW = "-allow"
+ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
 
 
 def place(name: str) -> tuple[int, str]:
@@ -78,7 +81,27 @@ def write(points: list[Path], table_at: Path, figure: Path, title: str, cost: st
     draw([curves[n] for n in shown], "paper.AL", "BLEU", figure, title, labels=False, bands=False)
 
 
+def ablations(folder: Path) -> None:
+    """BLEU at equal AL, and its mean distance to multipath's there and at equal DAL."""
+    points = read_points(sorted(folder.glob("*/newstest2013")))
+    by_al, by_dal = (
+        {c.name: [c.at(x) for x in at] for c in make_curves(points, axis, "BLEU")}
+        for axis, at in (("paper.AL", ABLATION_AL), ("paper.DAL", ABLATION_DAL))
+    )
+    lines = [
+        f"| AL | {' | '.join(map(str, ABLATION_AL))} | over AL | over DAL |",
+        "|---" * (len(ABLATION_AL) + 3) + "|",
+    ]
+    for name, found in sorted(by_al.items(), key=lambda row: place(row[0])):
+        gaps = (
+            f"{np.subtract(rows[name], rows['multipath']).mean():+.2f}" for rows in (by_al, by_dal)
+        )
+        lines.append(f"| {name} | " + " | ".join([*(f"{b:.2f}" for b in found), *gaps]) + " |")
+    (folder / "table.md").write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def main() -> None:
+    ablations(HERE / "de-en-ablations")
     folder = HERE / "multi30k"
     title = "Multi30k German → English, test 2016"
     seeds = sorted(folder.glob("seed-*"))
