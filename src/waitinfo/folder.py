@@ -207,7 +207,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def load_model(
     path: Path,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str = "float32",
     system: str | None = None,
     options: dict[str, Any] | None = None,
@@ -220,6 +220,8 @@ def load_model(
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
         model = Transformer(model_config)
     weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
