@@ -27,7 +27,8 @@ from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.systems import Standing, build_system
 from waitinfo.systems.wait_info import WaitInfo
-from waitinfo.text.tokenizer import EOS, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.batch import Batch
 from waitinfo.systems import Moment, System, build_system
 from waitinfo.systems.lattice import lattice_points
 from waitinfo.systems.prefixes import prefix_groups
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import BOS, EOS
+from waitinfo.text.special import BOS, EOS
 
 EVERYTHING = 10**9  # positions in one group
 

@@ -27,10 +27,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from waitinfo.text.batches import UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.distributed import join_world

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
+from waitinfo.model.batch import Batch
 from waitinfo.systems import Standing, Step, System
 from waitinfo.systems.moe_wait_k import MoEWaitK
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch:

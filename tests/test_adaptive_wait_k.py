@@ -19,7 +19,8 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import Moment, Standing, Step, build_system, check_dial
 from waitinfo.systems.adaptive_wait_k import threshold
-from waitinfo.text.tokenizer import BOS, EOS, PAD, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
 def outcome(found: list[Hypothesis]) -> list[tuple]:

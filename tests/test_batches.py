@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from waitinfo.text.batches import BatchStream, Share, make_batch, plan_epoch
 from waitinfo.text.corpus import Corpus
+from waitinfo.training.batches import BatchStream, Share, make_batch, plan_epoch
 
 BUDGET = 64
 
@@ -69,6 +69,6 @@ def test_processes_share_an_update(split) -> None:
 
 
 def test_errors_of_the_background_reach_the_front(split, monkeypatch) -> None:
-    monkeypatch.setattr("waitinfo.text.batches.make_batch", lambda *_: 1 / 0)
+    monkeypatch.setattr("waitinfo.training.batches.make_batch", lambda *_: 1 / 0)
     with BatchStream(split, BUDGET, seed=1) as stream, pytest.raises(ZeroDivisionError):
         next(stream)

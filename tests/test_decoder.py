@@ -15,7 +15,7 @@ from waitinfo.model.monotonic import MonotonicAttention
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:

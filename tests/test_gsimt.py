@@ -27,7 +27,7 @@ from waitinfo.systems.lattice import (
     log_marginal,
 )
 from waitinfo.systems.prefixes import prefix_groups, send_groups
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
 

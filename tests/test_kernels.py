@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
+from waitinfo.model.batch import Batch
 from waitinfo.systems import Moment, System, build_system
-from waitinfo.text.batches import Batch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):

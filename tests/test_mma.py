@@ -24,7 +24,7 @@ from waitinfo.model.monotonic import expected_alignment, lookback, stop_probabil
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system, check_dial
 from waitinfo.systems.mma import delay_variance, expected_delays, expected_lags, slowest_delays
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.special import EOS
 
 
 def all_walks(p: Tensor, length: int) -> list[tuple[list[int], Tensor]]:

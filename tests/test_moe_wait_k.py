@@ -21,7 +21,7 @@ from waitinfo.model.info import cross_bias
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system
 from waitinfo.systems.moe_wait_k import spread_lags
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

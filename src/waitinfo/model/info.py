@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from waitinfo.text.tokenizer import BOS
+from waitinfo.text.special import BOS
 
 SMALLEST_WEIGHT = 1e-4  # of 2 - |difference|: keeps its logarithm finite in half precision
 

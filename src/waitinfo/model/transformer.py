@@ -23,7 +23,7 @@ from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
 from waitinfo.model.precision import product_dtype
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.special import PAD
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import Place
+from waitinfo.model.batch import pad_sources
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.streaming.engine import length_limit
-from waitinfo.text.batches import pad_sources
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 class BeamDecoder:

@@ -23,7 +23,7 @@ from waitinfo.model.attention import Memory, Place
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.systems.base import Standing, Step, System
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 ENDINGS = ("guard", "allow")
 READ, WRITE = "READ", "WRITE"

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
 from waitinfo.systems.multipath import Multipath
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from torch import Tensor
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.attention import Aside
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.special import PAD
 
 INFO_TOTALS = ("mean", "source", "target")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.systems.base import Moment, SystemOptions
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.systems.base import (
     Dial,
     Moment,
@@ -20,7 +21,6 @@ from waitinfo.systems.base import (
     dial_column,
     heads_stopped,
 )
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
@@ -38,7 +39,6 @@ from waitinfo.systems.prefixes import (
     send_groups,
     stack_memories,
 )
-from waitinfo.text.batches import Batch
 
 UNLIKELY = 1e-3  # least prior probability of either action: a prior that forbids would not yield
 

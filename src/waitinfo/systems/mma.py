@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.systems.base import (
     Dial,
@@ -23,7 +24,6 @@ from waitinfo.systems.base import (
     SystemOptions,
     heads_stopped,
 )
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import Dial, Moment
 from waitinfo.systems.multipath import Multipath, MultipathOptions
 from waitinfo.systems.wait_k import lag_path
-from waitinfo.text.batches import Batch
 
 LONGEST_LAG = 16
 PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # not quite the even spread of other counts

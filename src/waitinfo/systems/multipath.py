@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from waitinfo.model.batch import Batch
 from waitinfo.systems.base import Dial, Moment
 from waitinfo.systems.drawing import DrawnDialOptions
 from waitinfo.systems.wait_k import WaitK, WaitKOptions
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

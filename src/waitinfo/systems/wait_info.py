@@ -8,11 +8,11 @@ from types import MappingProxyType
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
 from waitinfo.systems.base import Dial, Moment, Standing, System
 from waitinfo.systems.drawing import DrawnDialOptions
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from waitinfo.text.batches import Batch
+from waitinfo.model.batch import Batch
 
 SEEN = 1  # times that a shape is computed as usual before it is recorded
 MOST = 128  # recordings kept

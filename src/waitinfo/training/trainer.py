@@ -20,9 +20,9 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.folder import save_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
-from waitinfo.text.batches import BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
+from waitinfo.training.batches import BatchStream, Share, UpdateBatches
 from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import Losses, Moment, System
-from waitinfo.text.batches import Batch, UpdateBatches
+from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import TrainingConfig
 from waitinfo.training.distributed import World
 from waitinfo.training.graphs import GraphedUpdates

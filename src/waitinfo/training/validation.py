@@ -12,8 +12,8 @@ from waitinfo.evaluation.quality import bleu
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, System
-from waitinfo.text.batches import sequential_batches
 from waitinfo.text.corpus import Corpus
+from waitinfo.training.batches import sequential_batches
 
 
 @dataclass(frozen=True)
