@@ -20,9 +20,10 @@ import torch
 
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
 from waitinfo.evaluation.output import Output, Partial
-from waitinfo.folder import LoadedModel, fingerprint, load_model, save_model
 from waitinfo.model import Transformer
 from waitinfo.model.config import SIZES, ModelConfig
+from waitinfo.model.folder import fingerprint
+from waitinfo.model.saving import LoadedModel, load_model, save_model
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.systems import Standing, build_system

@@ -14,8 +14,8 @@ from tests.conftest import tiny_config
 from tests.oracle import batch_of
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model, save_model
 from waitinfo.model import Transformer
+from waitinfo.model.saving import load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import Moment, Standing, Step, build_system, check_dial
 from waitinfo.systems.adaptive_wait_k import threshold

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model
+from waitinfo.model.saving import load_model
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare

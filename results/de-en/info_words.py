@@ -17,7 +17,7 @@ from statistics import mean
 
 import torch
 
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.text.files import normalise
 from waitinfo.text.special import BOS
 from waitinfo.text.tokenizer import SPACE

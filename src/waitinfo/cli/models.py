@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from waitinfo.bundled import DEFAULT, bundled_models
 from waitinfo.cli.display import note
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.folder import load_model, save_model
+from waitinfo.model.bundled import DEFAULT, bundled_models
+from waitinfo.model.saving import load_model, save_model
 
 
 def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:

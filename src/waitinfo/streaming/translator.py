@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from waitinfo.bundled import find_model
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.stream import Event, Stream
 from waitinfo.systems import check_dial

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import save_model
+from waitinfo.model.saving import save_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
