@@ -26,8 +26,8 @@ import torch
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.batch import Batch
 from waitinfo.systems import Moment, System, build_system
-from waitinfo.systems.lattice import lattice_points
-from waitinfo.systems.prefixes import prefix_groups
+from waitinfo.systems.gsimt.lattice import lattice_points
+from waitinfo.systems.gsimt.prefixes import prefix_groups
 from waitinfo.text.special import BOS, EOS
 
 EVERYTHING = 10**9  # positions in one group

@@ -14,10 +14,10 @@ from tests.oracle import batch_of
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import SourceView
-from waitinfo.model.gaussian import GaussianAttention, log_prior, needed_tokens
 from waitinfo.model.info import cross_bias
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system, check_dial
+from waitinfo.systems.gma.attention import GaussianAttention, log_prior, needed_tokens
 
 HEADS = 3
 

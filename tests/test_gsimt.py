@@ -18,15 +18,15 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system, check_dial
-from waitinfo.systems.gsimt import Actions, poisson_prior, prior_divergence
-from waitinfo.systems.lattice import (
+from waitinfo.systems.gsimt.lattice import (
     NEVER,
     expected_cost,
     forward_scores,
     lattice_points,
     log_marginal,
 )
-from waitinfo.systems.prefixes import prefix_groups, send_groups
+from waitinfo.systems.gsimt.prefixes import prefix_groups, send_groups
+from waitinfo.systems.gsimt.system import Actions, poisson_prior, prior_divergence
 from waitinfo.text.special import BOS, EOS, PAD
 
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
@@ -212,7 +212,7 @@ def test_loss_equals_one_decoder_call_for_each_prefix(
     tiny_model, monkeypatch, positions: int, smoothing: float
 ) -> None:
     """Packed, in groups and computed again, or not: the same loss and the same gradients."""
-    monkeypatch.setattr("waitinfo.systems.prefixes.LOGITS_AT_ONCE", 40 * 5)
+    monkeypatch.setattr("waitinfo.systems.gsimt.prefixes.LOGITS_AT_ONCE", 40 * 5)
     options = {"zeta": 2.0, "band": 2, "positions_at_once": positions, "prior_weight": 0.7}
     system = build_system("gsimt", options)
     model = restless(tiny_model(seed=2, write_head=True)).train()

@@ -19,11 +19,16 @@ from tests.conftest import tiny_config
 from tests.oracle import batch_of, uncached_decodes
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import monotonic
-from waitinfo.model.monotonic import expected_alignment, lookback, stop_probability, walk
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system, check_dial
-from waitinfo.systems.mma import delay_variance, expected_delays, expected_lags, slowest_delays
+from waitinfo.systems.mma import attention as monotonic
+from waitinfo.systems.mma.attention import expected_alignment, lookback, stop_probability, walk
+from waitinfo.systems.mma.system import (
+    delay_variance,
+    expected_delays,
+    expected_lags,
+    slowest_delays,
+)
 from waitinfo.text.special import EOS
 
 

@@ -15,13 +15,13 @@ from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.attention import Memory, SourceView, merge_heads
-from waitinfo.model.experts import ExpertAttention
 from waitinfo.model.info import cross_bias
 from waitinfo.model.saving import load_model
 from waitinfo.model.tensors import read_tensors
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import Moment, build_system
-from waitinfo.systems.moe_wait_k import spread_lags
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
+from waitinfo.systems.moe_wait_k.system import spread_lags
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -138,10 +138,12 @@ class Aside:
 class CrossAttention(nn.Module):
     """Cross-attention of one decoder layer.
 
-    Attention of other systems takes this class's place: same arguments, and an optional second
-    result (expected alignments, wishes to read on) that the system finds in `Decoded.extras`.
+    A subclass can replace it: same arguments, and an optional second result (expected alignments,
+    wishes to read on) that the system finds in `Decoded.extras`. A subclass with a `name` of its
+    own is registered under it, as a value of `model.cross_attention`.
     """
 
+    name: ClassVar[str] = "plain"
     carries: ClassVar[bool] = False  # whether a state goes from one target position to the next
     key_vectors: ClassVar[int] = 1  # a head's keys of one source token, side by side
 
@@ -152,6 +154,13 @@ class CrossAttention(nn.Module):
         self.project = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
         self.attend: Attend = attend
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" in vars(cls):
+            known = CROSS_ATTENTIONS.setdefault(cls.name, cls)
+            if known is not cls:
+                raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
 
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
@@ -164,3 +173,7 @@ class CrossAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         mixed = self.attend(queries, memory.keys, memory.values, view.bias, False, dropout)
         return self.out(merge_heads(mixed)), None
+
+
+# By name, as `model.cross_attention` gives it; systems add theirs when they are imported.
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}

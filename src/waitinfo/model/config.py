@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.attention import CROSS_ATTENTIONS
+from waitinfo.systems import SYSTEMS
 
 # Named sizes; Small, Base and Big are those of the paper.
 SIZES: dict[str, dict[str, int]] = {
@@ -49,7 +51,9 @@ class ModelConfig:
     write_head: bool = False  # a probability of WRITE, from each decoder state
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
+        if self.cross_attention not in CROSS_ATTENTIONS:
+            SYSTEMS.load()  # they register theirs
+        for name, allowed in {**CHOICES, "cross_attention": tuple(CROSS_ATTENTIONS)}.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"model.{name}", getattr(self, name), allowed)
         for name in ("width", "ffn", "encoder_layers", "decoder_layers", "heads"):

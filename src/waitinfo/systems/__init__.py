@@ -44,7 +44,7 @@ class Registry(Mapping[str, "type[System]"]):
         self._classes: dict[str, type[System]] = {}
 
     def __getitem__(self, name: str) -> type[System]:
-        self._load()
+        self.load()
         return self._classes[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -56,8 +56,8 @@ class Registry(Mapping[str, "type[System]"]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def _load(self) -> None:
-        """Import every class: their cross-attentions are known to the model from then on."""
+    def load(self) -> None:
+        """Import every class: each registers its cross-attention."""
         for name in self._names:
             if name not in self._classes:
                 module, _, kind = self._homes[name].partition(":")

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import Aside
+from waitinfo.model.attention import Aside, CrossAttention
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
@@ -121,15 +121,19 @@ class System(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     dial: ClassVar[Dial | None] = None
-    model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {}
-    )  # what the system needs of the Transformer
-    attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
+    # What the system needs of the Transformer; its cross-attention is added by itself.
+    model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
     stages: ClassVar[tuple[str, ...]] = ("whole_source_updates",)  # options that end a stage
     fixed_shapes: ClassVar[bool] = True  # batches of one shape are computed by the same kernels
     fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        attention = {"cross_attention": cls.attentions[0].name}
+        cls.model_defaults = MappingProxyType({**cls.model_defaults, **attention})
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
@@ -141,7 +145,7 @@ class System(ABC):
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
             )
-        serve = self.attentions or (self.model_defaults.get("cross_attention", "plain"),)
+        serve = [attention.name for attention in self.attentions]
         if config.cross_attention not in serve:
             raise WaitinfoError(
                 f"model.cross_attention {config.cross_attention}: {self.name} needs "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waitinfo.model.batch import Batch
 from waitinfo.systems.base import Dial, Moment
-from waitinfo.systems.drawing import DrawnDialOptions
+from waitinfo.systems.drawn_dial import DrawnDialOptions
 from waitinfo.systems.wait_k import WaitK, WaitKOptions
 
 

@@ -12,7 +12,7 @@ from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
 from waitinfo.systems.base import Dial, Moment, Standing, System
-from waitinfo.systems.drawing import DrawnDialOptions
+from waitinfo.systems.drawn_dial import DrawnDialOptions
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
-from waitinfo.systems.lattice import (
+from waitinfo.systems.gsimt.lattice import (
     NEVER,
     diagonal,
     expected_cost,
     lattice_points,
     log_marginal,
 )
-from waitinfo.systems.prefixes import (
+from waitinfo.systems.gsimt.prefixes import (
     point_scores,
     prefix_groups,
     prefix_states,

@@ -154,6 +154,7 @@ def walk(stops: Tensor, visible: Tensor, before: Tensor | None) -> tuple[Tensor,
 class MonotonicAttention(CrossAttention):
     """Hard monotonic attention: a head sees the one token it stops at."""
 
+    name = "mma-hard"
     carries = True
     energy_bias_start: ClassVar[float] = -2.0  # p = 0.12: heads read on before they know why not
 
@@ -205,6 +206,7 @@ class LookbackAttention(MonotonicAttention):
     A second set of queries and keys says how it divides its attention among them.
     """
 
+    name = "mma"
     key_vectors = 2
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:

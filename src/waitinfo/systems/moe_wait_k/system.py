@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import Dial, Moment
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
 from waitinfo.systems.multipath import Multipath, MultipathOptions
 from waitinfo.systems.wait_k import lag_path
 
@@ -63,7 +63,7 @@ class MoEWaitK(Multipath):
     name = "moe-wait-k"
     summary = "wait-k with attention heads as experts for different lags; one model for every k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
-    model_defaults = MappingProxyType({"cross_attention": "moe"})
+    attentions = (ExpertAttention,)
     stages = ("whole_source_updates", "equal_updates")
     Options = MoEWaitKOptions
     options: MoEWaitKOptions

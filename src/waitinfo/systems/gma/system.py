@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from waitinfo.systems.base import (
     dial_column,
     heads_stopped,
 )
+from waitinfo.systems.gma.attention import GaussianAttention
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GMA(System):
     name = "gma"
     summary = "aligns each token with a place in the source and reads delta beyond it"
     dial = Dial("delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned place")
-    model_defaults = MappingProxyType({"cross_attention": "gma"})
+    attentions = (GaussianAttention,)
     Options = GMAOptions
     options: GMAOptions
 

@@ -44,6 +44,7 @@ def needed_tokens(positions: Tensor, delta: Tensor) -> Tensor:
 class GaussianAttention(CrossAttention):
     """Cross-attention around a predicted position."""
 
+    name = "gma"
     carries = True
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:

@@ -49,6 +49,8 @@ class ExpertAttention(CrossAttention):
     Without a dial k the gate has nothing to go by, and all experts weigh the same.
     """
 
+    name = "moe"
+
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__(width, heads, dropout)
         self.gate = Gate(heads)

@@ -6,7 +6,6 @@ The model WRITEs when all heads have stopped within what is read, so the slowest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from waitinfo.systems.base import (
     SystemOptions,
     heads_stopped,
 )
+from waitinfo.systems.mma.attention import LookbackAttention, MonotonicAttention
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ class MMA(System):
         help="probability of stopping that a head waits for",
         maximum=1.0,
     )
-    model_defaults = MappingProxyType({"cross_attention": "mma"})
-    attentions = ("mma", "mma-hard")
+    attentions = (LookbackAttention, MonotonicAttention)
     stages = ("whole_source_updates", "latency_after")
     Options = MMAOptions
     options: MMAOptions
