@@ -13,7 +13,7 @@ from torch import Tensor
 
 from waitinfo.model import Transformer
 from waitinfo.model.batch import Batch
-from waitinfo.systems import Standing, Step, System
+from waitinfo.systems import PolicyState, Step, System
 from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.text.special import BOS, EOS, PAD
 
@@ -179,14 +179,14 @@ def _write(
     return writers
 
 
-def _standing(model: Transformer, rows: list[Unfinished]) -> Standing:
+def _standing(model: Transformer, rows: list[Unfinished]) -> PolicyState:
     source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
         info = model.embed_source(torch.tensor([row.source[: row.read] for row in rows])).info
         source_info = info.double().sum(-1)
         info = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows])).info
         target_info = info[:, 1:].double().sum(-1)
-    return Standing(
+    return PolicyState(
         k=torch.tensor([row.k for row in rows], dtype=torch.float64),
         read=torch.tensor([row.read for row in rows]),
         written=torch.tensor([len(row.written) for row in rows]),

@@ -57,7 +57,7 @@ def test_starting_later_is_skipping(split) -> None:
 
 def test_processes_share_an_update(split) -> None:
     alone = take(split, 30, share=Share(count=2))
-    halves = [take(split, 30, share=Share(count=2, rank=r, world=2)) for r in (0, 1)]
+    halves = [take(split, 30, share=Share(count=2, rank=r, processes=2)) for r in (0, 1)]
     for update, first, second in zip(alone, *halves, strict=True):
         assert update.tokens == first.tokens == second.tokens
         assert [place for place, _ in update.batches] == [

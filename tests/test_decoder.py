@@ -65,10 +65,10 @@ class Fussy(System):
 
     name = "fussy"
 
-    def ready(self, standing):
-        return standing.read > standing.written // 2
+    def ready(self, state):
+        return state.read > state.written // 2
 
-    def accept(self, standing, step):
+    def accept(self, state, step):
         return (step.tokens % 2 == 0).cpu()
 
 

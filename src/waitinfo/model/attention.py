@@ -58,7 +58,7 @@ def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: flo
 
 
 @dataclass(frozen=True)
-class Place:
+class CachePosition:
     """Where new positions go in a cache: rows of it, positions at [R, T], and how far to look."""
 
     rows: Rows
@@ -70,12 +70,12 @@ class Place:
 class SelfView:
     """What a self-attention may look at.
 
-    bias None means everything before and including the query (causal, without info). With a place,
-    the keys are those of the cache, the new ones included.
+    bias None means everything before and including the query (causal, without info). With a
+    position, the keys are those of the cache, the new ones included.
     """
 
     bias: Tensor | None
-    place: Place | None = None
+    position: CachePosition | None = None
 
 
 class SelfAttention(nn.Module):
@@ -92,11 +92,11 @@ class SelfAttention(nn.Module):
         """[B, T, d] -> [B, T, d]."""
         projected = self.project(x)
         dropout = self.dropout if self.training else 0.0
-        if cache is None or view.place is None:
+        if cache is None or view.position is None:
             return self.out(self.attend(projected, self.heads, view.bias, dropout))
         queries, keys, values = split_projection(projected, self.heads)
-        cache.put(keys, values, view.place.rows, view.place.at)
-        keys, values = cache.view(view.place.rows, view.place.keys)
+        cache.put(keys, values, view.position.rows, view.position.at)
+        keys, values = cache.view(view.position.rows, view.position.keys)
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
         return self.out(merge_heads(mixed))
 
@@ -126,11 +126,11 @@ class SourceView:
 
 
 @dataclass(frozen=True)
-class Aside:
-    """What a cross-attention reports besides its output."""
+class AttentionReport:
+    """Extra outputs of a cross-attention."""
 
-    state: Tensor | None = None  # [B, H, T] where each head stands after each target position
-    stopped: Tensor | None = None  # [B, H, T] found its place within the visible prefix
+    state: Tensor | None = None  # [B, H, T] source position of each head after each target position
+    stopped: Tensor | None = None  # [B, H, T] whether a head stopped within the visible prefix
     alignment: Tensor | None = None  # [B, H, T, S] expected, for a latency loss
     gates: Tensor | None = None  # [B, H, T] weights of the heads
 
@@ -167,7 +167,9 @@ class CrossAttention(nn.Module):
         keys, values = (split_heads(p, self.heads) for p in self.project(states).chunk(2, dim=-1))
         return Memory(keys, values)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside | None]:
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport | None]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         dropout = self.dropout if self.training else 0.0

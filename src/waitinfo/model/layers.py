@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from waitinfo.model.attention import (
     CROSS_ATTENTIONS,
-    Aside,
+    AttentionReport,
     Memory,
     SelfAttention,
     SelfView,
@@ -94,8 +94,8 @@ class DecoderLayer(nn.Module):
         memory: Memory,
         source: SourceView,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Aside | None]:
-        extra: list[Aside | None] = []
+    ) -> tuple[Tensor, AttentionReport | None]:
+        extra: list[AttentionReport | None] = []
 
         def cross(h: Tensor) -> Tensor:
             mixed, found = self.cross(h, memory, source)

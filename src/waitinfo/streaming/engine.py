@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import Memory, Place
+from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Encoded, Transformer
-from waitinfo.systems.base import Standing, Step, System
+from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, EOS, PAD
 
 ENDINGS = ("guard", "allow")
@@ -128,7 +128,7 @@ class Engine:
         self.least[slot] = 0
         for state in self.states:
             state[slot] = 0
-        for field in fields(Standing):
+        for field in fields(PolicyState):
             getattr(self.standing, field.name)[slot] = 0
         self.set_dial(slot, k)
 
@@ -245,7 +245,7 @@ class Engine:
         tokens, at = self._pending(group)
         rows = Rows.of(group, self.model.device)
         source = self.model.embed_source(tokens, at)
-        place = Place(rows, at, self._longest(group) + 1)
+        place = CachePosition(rows, at, self._longest(group) + 1)
         self._store(group, rows, at, self.model.extend(source, self.encoder, place))
 
     def _encode_whole(self, group: list[int]) -> None:
@@ -334,7 +334,7 @@ class Engine:
     def _arrived(self, rows: Tensor) -> Tensor:
         return torch.tensor([len(self.sources[slot]) for slot in rows.tolist()], dtype=torch.long)
 
-    def _step(self, rows: Tensor, standing: Standing) -> tuple[Step, Tensor]:
+    def _step(self, rows: Tensor, standing: PolicyState) -> tuple[Step, Tensor]:
         """The best next token of every row, and the info it would have (float64, on the host)."""
         model, device = self.model, self.model.device
         some = Rows.of(rows.tolist(), device)
@@ -344,7 +344,7 @@ class Engine:
             [Memory(*cache.view(some, seen)) for cache in self.memory],
             some.take(self.source_info[:, :seen]) if self.has_info else None,
         )
-        place = Place(some, at.to(device), int(at.max()) + 1)
+        place = CachePosition(some, at.to(device), int(at.max()) + 1)
         target = model.embed_target(inputs.to(device), place.at)
         visible, read = self._seen(standing, at.shape[1])
         k = standing.k.to(device, torch.float32)
@@ -359,7 +359,7 @@ class Engine:
         step = Step(tokens, logits, decoded.extras, model.write_logits(states))
         return step, self._info(tokens, standing.written[:, None].to(device) + 1)
 
-    def _inputs(self, rows: Tensor, standing: Standing) -> tuple[Tensor, Tensor, list[int]]:
+    def _inputs(self, rows: Tensor, standing: PolicyState) -> tuple[Tensor, Tensor, list[int]]:
         """What the decoder is fed, and where: [R, T] each; and which of it is each row's last.
 
         That is the last token alone, for the caches hold the others; but all that was written where
@@ -382,7 +382,7 @@ class Engine:
             at.append([*range(start, start + len(tokens)), *[spare] * padding])
         return torch.tensor(inputs), torch.tensor(at), [len(tokens) - 1 for _, tokens in pieces]
 
-    def _seen(self, standing: Standing, count: int) -> tuple[Tensor, Tensor | None]:
+    def _seen(self, standing: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
         """What `count` positions of every row see of the source, [R, T] or [R, H, T].
 
         Where heads differ, also what has been read, [R, T].
@@ -403,11 +403,11 @@ class Engine:
         return info[:, 0].cpu().double()
 
 
-def _blank_standing(rows: int) -> Standing:
+def _blank_standing(rows: int) -> PolicyState:
     def zeros(dtype: torch.dtype) -> Tensor:
         return torch.zeros(rows, dtype=dtype)
 
-    return Standing(
+    return PolicyState(
         k=zeros(torch.float64),
         read=zeros(torch.long),
         written=zeros(torch.long),
@@ -417,5 +417,5 @@ def _blank_standing(rows: int) -> Standing:
     )
 
 
-def _select(standing: Standing, rows: Tensor) -> Standing:
-    return Standing(**{f.name: getattr(standing, f.name)[rows] for f in fields(Standing)})
+def _select(standing: PolicyState, rows: Tensor) -> PolicyState:
+    return PolicyState(**{f.name: getattr(standing, f.name)[rows] for f in fields(PolicyState)})

@@ -13,14 +13,14 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
+    from waitinfo.systems.base import Dial, LossContext, Losses, PolicyState, Step, System
 
 __all__ = [
     "SYSTEMS",
     "Dial",
+    "LossContext",
     "Losses",
-    "Moment",
-    "Standing",
+    "PolicyState",
     "Step",
     "System",
     "build_system",
@@ -30,7 +30,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     dict.fromkeys(
-        ("Dial", "Losses", "Moment", "Standing", "Step", "System"), "waitinfo.systems.base"
+        ("Dial", "Losses", "LossContext", "PolicyState", "Step", "System"), "waitinfo.systems.base"
     ),
 )
 

@@ -1,8 +1,9 @@
 """Batches: sentences of like length under a token budget, in an order that a seed decides.
 
 The order of batches over all epochs is one endless sequence, a function of the seed alone. An
-update takes `share.count` consecutive batches of it and a process takes every `world`-th of those,
-so one process with two batches an update and two processes with one each see the same data.
+update takes `share.count` consecutive batches of it and each of `share.processes` processes takes
+its share of them in turn. So one process with two batches an update and two processes with one each
+see the same data.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Share:
 
     count: int = 1  # batches an update, over all processes
     rank: int = 0
-    world: int = 1
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class BatchStream:
         tokens = 0
         for number, (place, indices, _) in enumerate(planned):
             tokens += int(self.split.target_lengths[indices].sum()) + len(indices)
-            if number % self.share.world == self.share.rank:
+            if number % self.share.processes == self.share.rank:
                 batch = make_batch(self.split, indices)
                 mine.append((place, batch.pin() if self.pin else batch))
         return UpdateBatches(update, planned[-1][2], mine, tokens)

@@ -12,8 +12,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.systems.base import (
     Dial,
-    Moment,
-    Standing,
+    LossContext,
+    PolicyState,
     Step,
     System,
     SystemOptions,
@@ -44,15 +44,15 @@ class GMA(System):
     def trained_dial(self) -> float:
         return self.options.delta
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
         return self.options.delta
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor:
+    def dial_rows(self, batch: Batch, context: LossContext, k: float | Tensor | None) -> Tensor:
         # Without a dial the whole source is visible, however far beyond the place it lies.
         return dial_column(batch, math.inf if k is None else k)
 
-    def ready(self, standing: Standing) -> Tensor:
-        return torch.ones_like(standing.complete)
+    def ready(self, state: PolicyState) -> Tensor:
+        return torch.ones_like(state.complete)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         return heads_stopped(step)

@@ -23,7 +23,15 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
+from waitinfo.systems.base import (
+    Dial,
+    LossContext,
+    Losses,
+    PolicyState,
+    Step,
+    System,
+    SystemOptions,
+)
 from waitinfo.systems.gsimt.lattice import (
     NEVER,
     diagonal,
@@ -120,9 +128,9 @@ class GSiMT(System):
         if config.info != "none":
             raise WaitinfoError(f"model.info {config.info}: gsimt has no use for info; choose none")
 
-    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
-        if moment.k is None and moment.update < self.options.whole_source_updates:
-            return super().loss(model, batch, moment)
+    def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
+        if context.k is None and context.update < self.options.whole_source_updates:
+            return super().loss(model, batch, context)
         n, m = torch.from_numpy(np.array(batch.lengths)).unbind(-1)
         points = lattice_points(n, m, self.options.zeta, self.options.band)
         gold, mean, write = self._scores(model, batch, points)
@@ -133,7 +141,7 @@ class GSiMT(System):
         complete = read >= n
         actions = Actions.of(write, inside, complete)
 
-        smoothing = moment.label_smoothing
+        smoothing = context.label_smoothing
         # On a single path this is the label-smoothed cross-entropy of the other systems.
         tokens = torch.stack([(1 - smoothing) * gold + smoothing * mean, gold.detach()])
         likelihoods = log_marginal(
@@ -166,9 +174,9 @@ class GSiMT(System):
         gold, mean, write = spread.view(3, *points.shape)
         return gold, mean, write
 
-    def ready(self, standing: Standing) -> Tensor:
-        return torch.ones_like(standing.complete)
+    def ready(self, state: PolicyState) -> Tensor:
+        return torch.ones_like(state.complete)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         assert step.write is not None
-        return step.write.double().sigmoid().cpu() >= standing.k
+        return step.write.double().sigmoid().cpu() >= state.k

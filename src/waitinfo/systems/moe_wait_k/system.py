@@ -11,7 +11,7 @@ from torch import Tensor
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.systems.base import Dial, Moment
+from waitinfo.systems.base import Dial, LossContext
 from waitinfo.systems.moe_wait_k.attention import ExpertAttention
 from waitinfo.systems.multipath import Multipath, MultipathOptions
 from waitinfo.systems.wait_k import lag_path
@@ -92,8 +92,10 @@ class MoEWaitK(Multipath):
         reached = torch.maximum(read, lag_path(written, k, self.options.catch_up))
         return torch.minimum(read[:, None], reached[:, None] - behind)
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor | None:
+    def dial_rows(
+        self, batch: Batch, context: LossContext, k: float | Tensor | None
+    ) -> Tensor | None:
         # Without k the experts weigh the same, and the gate is not trained yet.
-        if moment.k is None and moment.update < self.options.equal_updates:
+        if context.k is None and context.update < self.options.equal_updates:
             return None
-        return super().dial_rows(batch, moment, k)
+        return super().dial_rows(batch, context, k)
