@@ -91,7 +91,7 @@ class LossContext:
     draw: random.Random
     label_smoothing: float = 0.0
     k: float | None = None  # a fixed dial, for validation; else the system draws its own
-    dial: Tensor | None = None  # a dial drawn already, as one number on the device
+    dial: Tensor | None = None  # the dial drawn for the batch, one number; None: draw it now
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,10 @@ class System(ABC):
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
-    stages: ClassVar[tuple[str, ...]] = ("whole_source_updates",)  # options that end a stage
-    fixed_shapes: ClassVar[bool] = True  # batches of one shape are computed by the same kernels
+    # Options that are update numbers at which the loss changes; between them it must not depend
+    # on the update.
+    milestones: ClassVar[tuple[str, ...]] = ("whole_source_updates",)
+    plans_by_length: ClassVar[bool] = False  # the loss plans its work from the lengths of a batch
     fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -178,10 +180,6 @@ class System(ABC):
         if context.update < self.options.whole_source_updates:
             return None
         return self.draw_dial(batch, context) if context.dial is None else context.dial
-
-    def stage(self, update: int) -> tuple[bool, ...]:
-        """What of the loss depends on how many updates there were: the same within a stage."""
-        return tuple(update < getattr(self.options, name) for name in self.stages)
 
     def _training_view(
         self,

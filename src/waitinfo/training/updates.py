@@ -16,7 +16,7 @@ from waitinfo.systems import LossContext, Losses, System
 from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import TrainingConfig
 from waitinfo.training.distributed import ProcessGroup
-from waitinfo.training.graphs import GraphedUpdates
+from waitinfo.training.graphs import GraphedUpdates, recordable, stage
 
 
 class Objective(nn.Module):
@@ -79,7 +79,7 @@ class Updater:
         alone = self.processes.size == 1 and self.config.accumulate == 1
         if not (self.config.graphs and alone and self.device.type == "cuda"):
             return None
-        return GraphedUpdates(self.device) if self.system.fixed_shapes else None
+        return GraphedUpdates(self.device) if recordable(self.system) else None
 
     def run(self, item: UpdateBatches, update: int, lr: float) -> dict[str, Tensor]:
         """One update; returns the sums of its losses over all batches of this process."""
@@ -117,8 +117,7 @@ class Updater:
             return losses
 
         share = 1 / item.tokens
-        stage = self.system.stage(update)
-        return graphs.run(compute, batch, dial, share, stage)
+        return graphs.run(compute, batch, dial, share, stage(self.system, update))
 
     def context(self, place: int, update: int) -> LossContext:
         """The context of a batch's loss; sets the seed of everything random in it."""

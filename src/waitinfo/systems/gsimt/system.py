@@ -117,7 +117,7 @@ class GSiMT(System):
     )  # fmt: skip
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
-    fixed_shapes = False  # rows and groups are planned for the lengths at hand
+    plans_by_length = True  # rows and groups of prefixes
     Options = GSiMTOptions
     options: GSiMTOptions
 

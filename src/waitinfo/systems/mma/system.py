@@ -82,7 +82,7 @@ class MMA(System):
         maximum=1.0,
     )
     attentions = (LookbackAttention, MonotonicAttention)
-    stages = ("whole_source_updates", "latency_after")
+    milestones = ("whole_source_updates", "latency_after")
     Options = MMAOptions
     options: MMAOptions
 

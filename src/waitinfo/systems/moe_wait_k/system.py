@@ -55,7 +55,7 @@ def spread_lags(heads: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def _column(lags: tuple[int, ...], device: torch.device) -> Tensor:
-    """[H, 1], kept where it is needed: a recorded update cannot fetch it from the host."""
+    """[H, 1]; made once a device, for a copy from the host would wait for the device each time."""
     return torch.tensor(lags, device=device)[:, None]
 
 
@@ -64,7 +64,7 @@ class MoEWaitK(Multipath):
     summary = "wait-k with attention heads as experts for different lags; one model for every k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
     attentions = (ExpertAttention,)
-    stages = ("whole_source_updates", "equal_updates")
+    milestones = ("whole_source_updates", "equal_updates")
     Options = MoEWaitKOptions
     options: MoEWaitKOptions
 
