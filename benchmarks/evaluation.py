@@ -21,9 +21,10 @@ import torch
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
 from waitinfo.evaluation.output import Output, Partial
 from waitinfo.model import Transformer
-from waitinfo.model.config import SIZES, ModelConfig
+from waitinfo.model.config import ModelConfig
 from waitinfo.model.folder import fingerprint
 from waitinfo.model.saving import LoadedModel, load_model, save_model
+from waitinfo.model.sizes import SIZES
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.systems import PolicyState, build_system

@@ -11,7 +11,6 @@ from rich.table import Table
 from waitinfo.cli.display import note
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.bundled import DEFAULT, bundled_models
-from waitinfo.model.saving import load_model, save_model
 
 
 def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
@@ -52,6 +51,8 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
+    from waitinfo.model.saving import load_model, save_model
+
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")
     if out.exists():

@@ -27,7 +27,7 @@ from waitinfo.text.files import read_lines
 TOGETHER = 32  # lines of a file translated at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What was typed."""
 
