@@ -43,7 +43,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch
 
 
 def literal_self_attention(q: Tensor, k: Tensor, v: Tensor, info: Tensor, causal: bool) -> Tensor:
-    """Eq. 7-8 for one head of one sentence: q, k, v [T, d], info [T]."""
+    """Eq. 8-9 for one head of one sentence: q, k, v [T, d], info [T]."""
     length, width = q.shape
     rows = []
     for i in range(length):
@@ -59,7 +59,7 @@ def literal_self_attention(q: Tensor, k: Tensor, v: Tensor, info: Tensor, causal
 def literal_cross_attention(
     q: Tensor, k: Tensor, v: Tensor, target_info: Tensor, source_info: Tensor, path: list[int]
 ) -> Tensor:
-    """Eq. 9-10 for one head: softmax, then scale by 2 - |difference|, then renormalise."""
+    """Eq. 10-11 for one head: softmax, then scale by 2 - |difference|, then renormalise."""
     rows = []
     for i in range(len(q)):
         seen = path[i]

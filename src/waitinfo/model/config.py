@@ -36,8 +36,8 @@ class ModelConfig:
     encoder: str = "causal"  # causal: a source token sees only earlier ones, so it never changes
     cross_attention: str = "plain"
     info: str = "none"  # none, learned through attention, or by token frequency or embedding norm
-    info_self_attention: bool = True  # Eq. 7-8
-    info_cross_attention: bool = True  # Eq. 9-10
+    info_self_attention: bool = True  # Eq. 8-9
+    info_cross_attention: bool = True  # Eq. 10-11
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
     write_head: bool = False  # a probability of WRITE, from each decoder state

@@ -235,7 +235,7 @@ class System(ABC):
         decoded: Decoded,
         context: LossContext,
     ) -> Losses:
-        """Cross-entropy, and the info-sum loss where info is learned (L = L_ce + lambda L_sum)."""
+        """Cross-entropy, and lambda times the info-sum loss where info is learned (Eq. 7)."""
         total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
