@@ -25,7 +25,7 @@ import torch
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.systems import build_system
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 VOCABULARY = 16_000
 LENGTHS = (10, 50, 100, 200)

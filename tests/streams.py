@@ -10,8 +10,8 @@ import torch
 
 from tests.conftest import tiny_config, toy_pairs
 from tests.test_decoder import restless
-from waitinfo.folder import LoadedModel
 from waitinfo.model import Transformer
+from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer

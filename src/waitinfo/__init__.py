@@ -10,10 +10,10 @@ with translator.stream(k=3) as stream:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
     from waitinfo.streaming.asynchronous import AsyncTranslator
@@ -24,20 +24,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["AsyncTranslator", "Event", "Stream", "Translator", "WaitinfoError", "load"]
 
-# Imported when used: `import waitinfo` and `waitinfo --help` need no torch.
-_HOMES = {
-    "AsyncTranslator": "asynchronous",
-    "Event": "event",
-    "Stream": "stream",
-    "Translator": "translator",
-    "load": "translator",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"waitinfo.streaming.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'waitinfo' has no attribute '{name}'")
+__getattr__, _ = lazy_names(
+    __name__,
+    {
+        "AsyncTranslator": "waitinfo.streaming.asynchronous",
+        "Event": "waitinfo.streaming.event",
+        "Stream": "waitinfo.streaming.stream",
+        "Translator": "waitinfo.streaming.translator",
+        "load": "waitinfo.streaming.translator",
+    },
+)
 
 
 def __dir__() -> list[str]:

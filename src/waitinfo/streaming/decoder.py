@@ -10,7 +10,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.special import EOS
 
 # How many sentences are translated at a time, and source tokens of all of them together. A GPU is
 # as fast with hundreds.

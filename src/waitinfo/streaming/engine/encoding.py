@@ -9,11 +9,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from waitinfo.model.attention import Memory, Place
+from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine.slots import Slots
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.special import PAD
 
 PASS_TOKENS = 8192  # source tokens in one pass, padding counted
 SMALLEST_SHARE = 16  # source tokens that every waiting slot may encode in a round
@@ -107,7 +107,7 @@ class SourceEncoder:
         rows = Rows.of(group, model.device)
         if self.causal:
             source = model.embed_source(tokens, at)
-            encoded = model.extend(source, self.caches, Place(rows, at, max(ends) + 1))
+            encoded = model.extend(source, self.caches, CachePosition(rows, at, max(ends) + 1))
         else:
             positions = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
             source = model.embed_source(tokens, positions)

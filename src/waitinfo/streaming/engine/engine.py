@@ -22,7 +22,7 @@ from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter
 from waitinfo.systems.base import System
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.special import EOS
 
 ENDINGS = ("guard", "allow")
 NOT_FINITE = (

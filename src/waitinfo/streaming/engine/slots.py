@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.systems.base import Standing
-from waitinfo.text.tokenizer import BOS, EOS
+from waitinfo.systems.base import PolicyState
+from waitinfo.text.special import BOS, EOS
 
 Kind = Literal["READ", "WRITE"]
 READ: Kind = "READ"
@@ -77,7 +77,7 @@ class Slots:
         self.fed[slot], self.active[slot] = False, True
         self.inputs[slot] = BOS
         self.least[slot] = 0
-        for field in fields(Standing):
+        for field in fields(PolicyState):
             getattr(self.policy, field.name)[slot] = 0
         self.policy.k[slot] = k
 
@@ -99,9 +99,11 @@ class Slots:
         end = start + len(info)
         self.received[slot, start + 1 : end + 1] = info.cumsum(0) + self.received[slot, start]
 
-    def select(self, rows: Tensor) -> Standing:
+    def select(self, rows: Tensor) -> PolicyState:
         """The policy state of some rows."""
-        return Standing(**{f.name: getattr(self.policy, f.name)[rows] for f in fields(Standing)})
+        return PolicyState(
+            **{f.name: getattr(self.policy, f.name)[rows] for f in fields(PolicyState)}
+        )
 
     def read_next(self, rows: Tensor) -> list[TokenEvent]:
         """One more source token each."""
@@ -150,11 +152,11 @@ class Slots:
         )
 
 
-def _blank_policy(rows: int) -> Standing:
+def _blank_policy(rows: int) -> PolicyState:
     def zeros(dtype: torch.dtype) -> Tensor:
         return torch.zeros(rows, dtype=dtype)
 
-    return Standing(
+    return PolicyState(
         k=zeros(torch.float64),
         read=zeros(torch.long),
         written=zeros(torch.long),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from waitinfo.model.attention import Place
+from waitinfo.model.attention import CachePosition
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
 from waitinfo.streaming.engine.slots import Slots, length_limit
-from waitinfo.systems.base import Standing, Step, System
-from waitinfo.text.tokenizer import BOS, PAD
+from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.text.special import BOS, PAD
 
 
 class TargetWriter:
@@ -35,13 +35,13 @@ class TargetWriter:
         for cache in self.caches:
             cache.clear(slot)
 
-    def step(self, rows: Tensor, policy: Standing) -> tuple[Step, Tensor]:
+    def step(self, rows: Tensor, policy: PolicyState) -> tuple[Step, Tensor]:
         """The best next token of every row, and the info it would have (float64, on the host)."""
         model, device = self.model, self.model.device
         some = Rows.of(rows.tolist(), device)
         inputs, at, last = self._inputs(rows, policy)
         encoded = self.source.view(some, int(policy.read.max()))
-        place = Place(some, at.to(device), int(at.max()) + 1)
+        place = CachePosition(some, at.to(device), int(at.max()) + 1)
         target = model.embed_target(inputs.to(device), place.at)
         visible, read = self._visible(policy, at.shape[1])
         k = policy.k.to(device, torch.float32)
@@ -65,7 +65,7 @@ class TargetWriter:
             assert report is not None and report.state is not None
             state[kept] = report.state[accepted, :, -1].to(state.dtype)
 
-    def _inputs(self, rows: Tensor, policy: Standing) -> tuple[Tensor, Tensor, list[int]]:
+    def _inputs(self, rows: Tensor, policy: PolicyState) -> tuple[Tensor, Tensor, list[int]]:
         """Inputs of the decoder and their positions, [R, T] each, and the last input of each row.
 
         That is the last token alone, because the caches hold the others; or everything written so
@@ -89,7 +89,7 @@ class TargetWriter:
             at.append([*range(start, start + len(tokens)), *[unused] * padding])
         return torch.tensor(inputs), torch.tensor(at), [len(tokens) - 1 for _, tokens in pieces]
 
-    def _visible(self, policy: Standing, count: int) -> tuple[Tensor, Tensor | None]:
+    def _visible(self, policy: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
         """Source tokens that `count` positions of every row see, [R, T] or [R, H, T].
 
         Where heads differ, also the number of tokens read, [R, T].
