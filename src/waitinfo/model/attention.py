@@ -6,16 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.cache import KeyValueCache, Rows
-
-# cuDNN's attention plans anew for every shape, and the shapes of streams grow by one a step: on an
-# H200 that made a word take 190 ms instead of 13. The other fused kernels take any shape.
-torch.backends.cuda.enable_cudnn_sdp(False)
-
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
