@@ -20,7 +20,7 @@ from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.beam import BeamDecoder
-from waitinfo.streaming.stream import Event
+from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
 

@@ -86,7 +86,7 @@ def _fill(
 
 def load_model(
     path: Path,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str = "float32",
     system: str | None = None,
     options: dict[str, Any] | None = None,
@@ -99,6 +99,8 @@ def load_model(
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
         model = Transformer(model_config)
     weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from waitinfo.errors import WaitinfoError
 from waitinfo.model.transformer import Transformer
-from waitinfo.streaming.engine import READ, Engine, TokenEvent
+from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
@@ -113,3 +114,5 @@ class Decoder:
                 if event.last:
                     engine.close(event.slot)
                     del owner[event.slot]
+            if engine.failed:
+                raise WaitinfoError(NOT_FINITE)
