@@ -153,8 +153,9 @@ class CrossAttention(nn.Module):
         super().__init_subclass__(**options)
         if "name" in vars(cls):
             known = CROSS_ATTENTIONS.setdefault(cls.name, cls)
-            if known is not cls:
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
+            CROSS_ATTENTIONS[cls.name] = cls  # the same defined again, as in a notebook
 
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
