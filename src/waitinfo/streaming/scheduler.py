@@ -342,6 +342,8 @@ class Scheduler:
             self._touched.setdefault(channel, [])
         read, written = self._advance()
         self._publish()
+        if not rows:
+            return
         stats = RoundStats(
             seconds=time.monotonic() - began,
             streams=len(rows),
