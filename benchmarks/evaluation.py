@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
-from waitinfo.evaluation.output import Output, Partial
+from waitinfo.evaluation.output import FolderOutput
+from waitinfo.evaluation.partial import Partial
 from waitinfo.folder import LoadedModel, fingerprint, load_model, save_model
 from waitinfo.model import Transformer
 from waitinfo.model.config import SIZES, ModelConfig
@@ -96,7 +97,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
     evaluation = Evaluation(loaded, test)
     fingerprint(loaded.folder)
     set_up = time.monotonic() - began
-    output = Output(folder / "results")
+    output = FolderOutput(folder / "results")
     kept = Keeping()
     began = time.monotonic()
     points = [

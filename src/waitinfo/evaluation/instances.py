@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from waitinfo.evaluation.trace import WordTrace
+if TYPE_CHECKING:
+    from waitinfo.evaluation.trace import WordTrace
 
 LOG, CONFIG, TEXT = "instances.log", "config.yaml", "hypotheses.txt"
 
