@@ -10,7 +10,6 @@ a step takes does not depend on what the weights have learned. Prints a table, a
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from measurements import save
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
 from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.partial import Partial
@@ -86,8 +86,7 @@ def main() -> None:
     for part in ("translating", "keeping_partial_results", "scoring_and_logging", "set_up"):
         print(f"{part.replace('_', ' '):24} {result[part]:8.2f} s")
     print(f"share that is not the model: {100 * share:.2f}%")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    save(arguments.out, result)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict:
