@@ -115,12 +115,8 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
 # Points
 
 
-def test_an_interrupted_point_goes_on_where_it_stopped(
-    loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluation = Evaluation(loaded, test_set)
-    whole = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path / "whole"))
-
+def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Interrupt the next decoding after two sentences; returns how many each one was asked for."""
     real = Decoder.results
     asked: list[int] = []
 
@@ -132,6 +128,16 @@ def test_an_interrupted_point_goes_on_where_it_stopped(
             yield item
 
     monkeypatch.setattr(Decoder, "results", cut_off)
+    return asked
+
+
+def test_an_interrupted_point_goes_on_where_it_stopped(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = Evaluation(loaded, test_set)
+    whole = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path / "whole"))
+
+    asked = interrupt_once(monkeypatch)
     output = FolderOutput(tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         evaluate_point(evaluation, Decoding(2.0), output)

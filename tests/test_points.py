@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.test_curves import point
-from tests.test_evaluation import SENTENCES, lively_model, write_test_set
+from tests.test_evaluation import SENTENCES, interrupt_once, lively_model, write_test_set
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
@@ -21,7 +21,6 @@ from waitinfo.evaluation.output import FileOutput, FolderOutput, Output, text_fo
 from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, select, set_name
 from waitinfo.folder import LoadedModel
 from waitinfo.model.transformer import Transformer
-from waitinfo.streaming.decoder import Decoder
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +119,7 @@ def test_an_evaluation_continues_in_a_file(
     for part in ("quality", "paper", "word", "settings", "test", "run", "set"):
         assert in_folder[part] == first[part]
 
-    real, calls = Decoder.results, []
-
-    def cut_off(self: Decoder, sentences: list, k: float):
-        calls.append(len(sentences))
-        for number, item in enumerate(real(self, sentences, k)):
-            if number == 2 and len(calls) == 1:
-                raise KeyboardInterrupt
-            yield item
-
-    monkeypatch.setattr(Decoder, "results", cut_off)
+    calls = interrupt_once(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         evaluate_point(evaluation, Decoding(3.0), output)
     (partial,) = tmp_path.glob(".points.t.m.wait-info-3.*.partial.jsonl")
