@@ -20,7 +20,7 @@ from waitinfo.model.info import (
     info_sum_loss,
     self_bias,
 )
-from waitinfo.text.tokenizer import BOS
+from waitinfo.text.special import BOS
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 

@@ -19,7 +19,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
 from waitinfo.evaluation.output import FileOutput, FolderOutput, Output, text_folder
 from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, select, set_name
-from waitinfo.folder import LoadedModel
+from waitinfo.model.saving import LoadedModel
 from waitinfo.model.transformer import Transformer
 
 
@@ -290,7 +290,7 @@ def test_comparing_one_of_several_sets(tmp_path: Path, capsys: pytest.CaptureFix
 def test_reading_and_comparing_need_no_torch() -> None:
     program = (
         "import sys\n"
-        "from waitinfo.evaluation import curves, output, plot, points, published, quality\n"
+        "import waitinfo.cli.compare\n"
         "assert 'torch' not in sys.modules\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

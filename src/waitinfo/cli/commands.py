@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from waitinfo.model.sizes import SIZES
+from waitinfo.systems import SYSTEMS
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,6 +21,14 @@ app = typer.Typer(
 )
 
 Paths = list[Path]
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
 ModelFolder = Annotated[
     Path | None,
     typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
@@ -94,17 +106,24 @@ def prepare(
     from waitinfo.text.prepare import prepare as run
 
     options = PrepareOptions(
-        vocab, separate, vocab_from, max_tokens, max_ratio, keep_duplicates, holdout,
-        shard_mib=shard_mib, seed=seed,
-    )  # fmt: skip
+        vocab=vocab,
+        separate=separate,
+        vocabulary_from=vocab_from,
+        max_tokens=max_tokens,
+        max_ratio=max_ratio,
+        keep_duplicates=keep_duplicates,
+        holdout=holdout,
+        shard_mib=shard_mib,
+        seed=seed,
+    )
     with progress_bar() as progress:
         manifest = run(
             ParallelText(source or [], target or [], tsv or []),
             out,
             options,
-            ParallelText(dev_source or [], dev_target or []),
-            ParallelText(exclude_source or [], exclude_target or []),
-            progress,
+            dev=ParallelText(dev_source or [], dev_target or []),
+            exclude=ParallelText(exclude_source or [], exclude_target or []),
+            progress=progress,
         )
     summarise_corpus(manifest, out)
 
@@ -113,14 +132,10 @@ def prepare(
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     system: Annotated[
-        str | None,
-        typer.Option(
-            help="full, wait-k, multipath, adaptive-wait-k, moe-wait-k, mma, gma, gsimt or "
-            "wait-info."
-        ),
+        str | None, typer.Option(help=f"The system to train: {one_of(SYSTEMS)}.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    size: Annotated[str | None, typer.Option(help=f"Size of the model: {one_of(SIZES)}.")] = None,
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, over the recipe.")
@@ -227,10 +242,21 @@ def translate(
 
     run(
         Request(
-            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device,
-            dtype, threads,
+            text=text or [],
+            model=model,
+            input=input,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            show=show,
+            pace=pace,
+            ending=ending,
+            beam=beam,
+            device=device,
+            dtype=dtype,
+            threads=threads,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -298,10 +324,28 @@ def evaluate(
 
     run(
         Request(
-            model, source, reference, out, k, system, set_ or [], ending, beam, name, label,
-            run_name, save_text, overwrite, rate, timed, comet, device, dtype, threads,
+            model=model,
+            source=source,
+            reference=reference,
+            out=out,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            ending=ending,
+            beam=beam,
+            name=name,
+            label=label,
+            run=run_name,
+            save_text=save_text,
+            overwrite=overwrite,
+            rate=rate,
+            timed=timed,
+            comet=comet,
+            device=device,
+            dtype=dtype,
+            threads=threads,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -360,10 +404,21 @@ def compare(
 
     run(
         Request(
-            results, out, x, y, at, baseline, only, where or [], published, paired, labels, bands,
-            title,
+            results=results,
+            out=out,
+            x=x,
+            y=y,
+            at=at,
+            baseline=baseline,
+            only=only,
+            where=where or [],
+            published=published,
+            paired=paired,
+            labels=labels,
+            bands=bands,
+            title=title,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from waitinfo.bundled import find_model
 from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.systems import System
 
 

@@ -24,7 +24,8 @@ from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.timing import timed_latency
 from waitinfo.evaluation.trace import WordTrace, word_trace
-from waitinfo.folder import LoadedModel, fingerprint
+from waitinfo.model.folder import fingerprint
+from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder, Hypothesis

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from waitinfo.text.tokenizer import BOS
+from waitinfo.text.special import BOS
 
 SMALLEST_WEIGHT = 1e-4  # of 2 - |difference|: keeps its logarithm finite in half precision
 
@@ -77,7 +77,7 @@ def _in_range(info: Tensor) -> Tensor:
 
 
 def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
-    """Additive bias of causal self-attention, with info on the diagonal (Eq. 7).
+    """Additive bias of causal self-attention, with info on the diagonal (Eq. 8).
 
     at [B, T]: position of each query; keys: number of key positions L; info [B, T] of the queries.
     Returns [B, 1, T, L].
@@ -93,7 +93,7 @@ def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
 
 
 def consistency(source_info: Tensor, target_info: Tensor) -> Tensor:
-    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 9): [B, S], [B, T] -> [B, 1, T, S]."""
+    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S]."""
     difference = (target_info[:, :, None] - source_info[:, None, :]).abs()
     return (2 - difference).clamp_min(SMALLEST_WEIGHT).log()[:, None]
 
@@ -134,7 +134,7 @@ def info_sum_loss(
 def info_path(
     source_info: Tensor, target_info: Tensor, k: Tensor | float, lengths: Tensor, floor: bool
 ) -> Tensor:
-    """g_K(i): source tokens read before target token i is written (Eq. 11).
+    """g_K(i): source tokens read before target token i is written (Eq. 12).
 
     source_info [B, S]; target_info [B, T] of the decoder's inputs (BOS, y_1, …), the first being 1;
     lengths [B] of the source, end-of-sentence counted. Returns [B, T] in 1 … n, non-decreasing.

@@ -31,7 +31,7 @@ from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 CHUNK = 20_000  # pairs tokenized at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
     """Everything `waitinfo prepare` can be told besides the files."""
 
