@@ -34,7 +34,8 @@ SENTENCES = [
 ]
 
 
-def lively_model(folder: Path) -> LoadedModel:
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """An untrained but lively model over real subwords, saved in a folder."""
     lines = [text for pair in SENTENCES for text in pair] * 3
     tokenizer, _ = train_tokenizer(lines, VocabularySpec("bpe", 330))
@@ -42,26 +43,18 @@ def lively_model(folder: Path) -> LoadedModel:
     size = len(tokenizer)
     config = tiny_config(source_vocabulary=size, target_vocabulary=size, info="attention")
     model = restless(Transformer(config)).eval()
+    folder = tmp_path_factory.mktemp("model") / "m"
     system = build_system("wait-info")
     save_model(folder, model, model.weights(), system, Vocabulary(tokenizer, tokenizer))
     return load_model(folder)
 
 
-def write_test_set(folder: Path) -> TestSet:
-    source, reference = folder / "t.de", folder / "t.en"
+@pytest.fixture
+def test_set(tmp_path: Path) -> TestSet:
+    source, reference = tmp_path / "t.de", tmp_path / "t.en"
     source.write_text("".join(f"{a}\n" for a, _ in SENTENCES), "utf-8")
     reference.write_text("".join(f"{b}\n" for _, b in SENTENCES), "utf-8")
     return TestSet.read(source, reference)
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return lively_model(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-def test_set(tmp_path: Path) -> TestSet:
-    return write_test_set(tmp_path)
 
 
 # Words

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests import test_evaluation
 from tests.test_curves import point
-from tests.test_evaluation import SENTENCES, interrupt_once, lively_model, write_test_set
+from tests.test_evaluation import SENTENCES, interrupt_once
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
@@ -22,15 +23,7 @@ from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, 
 from waitinfo.model.saving import LoadedModel
 from waitinfo.model.transformer import Transformer
 
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return lively_model(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-def test_set(tmp_path: Path) -> TestSet:
-    return write_test_set(tmp_path)
+loaded, test_set = test_evaluation.loaded, test_evaluation.test_set  # fixtures
 
 
 def run_point(name: str = "a", k: float = 1.0, **changes: Any) -> dict:
@@ -288,9 +281,5 @@ def test_comparing_one_of_several_sets(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_reading_and_comparing_need_no_torch() -> None:
-    program = (
-        "import sys\n"
-        "import waitinfo.cli.compare\n"
-        "assert 'torch' not in sys.modules\n"
-    )
+    program = "import sys\nimport waitinfo.cli.compare\nassert 'torch' not in sys.modules\n"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
