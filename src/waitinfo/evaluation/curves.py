@@ -37,7 +37,7 @@ def value(point: Point, axis: str) -> float | None:
 
 @dataclass
 class CurvePoint:
-    """One setting of a system: the mean of its runs, and how sure it is."""
+    """One setting of a system: the mean of its runs, and its uncertainty."""
 
     x: float
     y: float
@@ -57,7 +57,7 @@ class Curve:
 
     @property
     def runs(self) -> int:
-        """Runs of the point that has most."""
+        """The largest number of runs of any point."""
         return max((len(point.points) for point in self.points), default=1)
 
     @property

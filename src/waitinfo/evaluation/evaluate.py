@@ -88,10 +88,10 @@ class Timing:
     """How latency with computation is measured."""
 
     rate: float  # words a second
-    sentences: int  # as many of the test set, spread evenly
+    sentences: int  # how many of the test set, spread evenly
 
     def measured(self, found: dict[str, Any] | None, count: int) -> bool:
-        """Whether a point's timing is what is asked for, on a test set of so many sentences."""
+        """Whether a point has this timing already, on a test set of `count` sentences."""
         if not found:
             return False
         threads = torch.get_num_threads()
@@ -126,7 +126,7 @@ def training_run(folder: Path) -> tuple[str, int | None]:
 
 
 class Evaluation:
-    """A model on a test set; what is the same for all points is done once."""
+    """A model on a test set; work that all points share is done once."""
 
     def __init__(
         self, loaded: LoadedModel, test: TestSet, name: str | None = None, run: str | None = None
@@ -148,7 +148,7 @@ class Evaluation:
         }
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
-        """Everything a point's translations depend on: two points with the same are the same."""
+        """Everything the translations of a point depend on."""
         system = self.loaded.system
         return {
             "system": system.name,
@@ -172,7 +172,7 @@ class Evaluation:
     def translate(
         self, decoding: Decoding, partial: Partial | None = None, progress: Progress | None = None
     ) -> list[Hypothesis]:
-        """The whole test set, without what has been translated already."""
+        """Translate the test set, except the sentences that `partial` already has."""
         progress = progress or Silent()
         dial = self.loaded.system.dial
         title = f"{self.name} {dial.name} = {decoding.k:g}" if dial else self.name

@@ -70,7 +70,7 @@ class Output(ABC):
     def check(self, key: PointKey) -> None:
         """Raise where a point of this name could not be written."""
         if len(self.stem(key)) > LONGEST_NAME:
-            raise WaitinfoError(f"--name: longer than {LONGEST_NAME} letters")
+            raise WaitinfoError(f"--name: {self.stem(key)} is longer than {LONGEST_NAME} letters")
         place = self.text_folder(key)
         if self.text and place.exists() and not place.is_dir():
             raise WaitinfoError(f"{place}: is a file; the translations need a folder there")

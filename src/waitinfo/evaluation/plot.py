@@ -58,9 +58,9 @@ def draw(
     labels: bool = True,
     bands: bool = True,
 ) -> None:
-    """Write the figure; curves of one point are levels to reach, drawn across.
+    """Write the figure; a curve of one point is drawn as a horizontal line.
 
-    labels: dial values at the points; bands: how sure each curve is.
+    labels: dial values at the points; bands: the uncertainty of each curve.
     """
     check_format(out)
     plt = _pyplot()
@@ -87,7 +87,7 @@ def draw(
 
 
 def plain(text: str) -> str:
-    """Text in which no dollar starts a formula."""
+    """Text with dollars escaped, which would start a formula."""
     return text.replace("$", r"\$")
 
 
