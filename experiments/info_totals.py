@@ -1,4 +1,4 @@
-"""Whether both sides have the same total info: `python experiments/info_totals.py MODEL SOURCE TARGET`.
+"""Whether both sides have equal info: `python experiments/info_totals.py MODEL SOURCE TARGET`.
 
 Total info of every source less that of its reference translation, end-of-sentence on neither side;
 and in which share of the pairs the path of that translation (with the floor) ends before the source

@@ -1,9 +1,9 @@
 """Pairs as a speech recogniser gives them: `python experiments/spoken.py SOURCE TARGET OUT`.
 
 Of every ten pairs of the training text the first gets a copy whose source has no capitals and no
-punctuation; every other of these is joined with the pair that follows, because recognisers do
-not mark where a sentence ends. Targets stay as they are. Writes OUT.de.xz and OUT.en.xz; with --all, for a
-test set, every pair, and none joined.
+punctuation; every other of these is joined with the pair that follows, because recognisers do not
+mark where a sentence ends. Targets stay as they are. Writes OUT.de.xz and OUT.en.xz; with --all,
+for a test set, every pair, and none joined.
 """
 
 from __future__ import annotations

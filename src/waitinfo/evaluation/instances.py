@@ -34,7 +34,7 @@ def instance(index: int, source: str, reference: str, trace: WordTrace) -> dict[
 def write_instances(
     folder: Path, sources: Sequence[str], references: Sequence[str], traces: Sequence[WordTrace]
 ) -> None:
-    """Write the log, the translations as plain text, and the configuration that SimulEval expects."""
+    """Write the log, the translations as plain text, and the configuration for SimulEval."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (
         json.dumps(instance(index, source, reference, trace), ensure_ascii=False)
