@@ -422,3 +422,12 @@ def test_a_failing_observer_changes_nothing(caplog: pytest.LogCaptureFixture) ->
     stream = translator.stream(2)
     assert record([*stream.push("ba be"), *stream.finish()]) == alone("ba be")
     assert "an observer failed" in caplog.text
+
+
+def test_stress() -> None:
+    """A short version of `python -m tests.stress`, by the number of streams instead of seconds."""
+    from tests import stress
+
+    kinds = ("finish", "iterate", "close", "abandon", "fail", "cancelled")
+    counts = stress.run(lambda seen: seen["checked"] < 60 or not all(seen[kind] for kind in kinds))
+    assert counts["checked"] >= 60

@@ -10,7 +10,8 @@ import pytest
 from tests.streams import toy_tokenizer
 from waitinfo.streaming.engine import READ, WRITE, Kind, TokenEvent
 from waitinfo.streaming.session import Session
-from waitinfo.text.tokenizer import EOS, Vocabulary
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Vocabulary
 
 
 def session(limit: int = 20, **options: bool) -> Session:

@@ -87,6 +87,10 @@ def prepare(
     ] = 1000,
     shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
     seed: Annotated[int, typer.Option(help="Decides samples.")] = 1,
+    source_language: Annotated[
+        str | None, typer.Option(help="Its code, as de: models trained on the corpus will say so.")
+    ] = None,
+    target_language: Annotated[str | None, typer.Option(help="Its code, as en.")] = None,
 ) -> None:
     """Turn parallel text into a corpus to train on.
 
@@ -102,6 +106,7 @@ def prepare(
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
     from waitinfo.text.files import ParallelText
+    from waitinfo.text.languages import Languages
     from waitinfo.text.prepare import PrepareOptions
     from waitinfo.text.prepare import prepare as run
 
@@ -115,6 +120,7 @@ def prepare(
         holdout=holdout,
         shard_mib=shard_mib,
         seed=seed,
+        languages=Languages(source_language, target_language),
     )
     with progress_bar() as progress:
         manifest = run(

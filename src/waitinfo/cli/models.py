@@ -58,7 +58,15 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
     if out.exists():
         raise WaitinfoError(f"{out}: exists already; choose a new folder")
     loaded = load_model(source)
-    save_model(out, loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary, dtype)
+    save_model(
+        out,
+        loaded.model,
+        loaded.model.weights(),
+        loaded.system,
+        loaded.vocabulary,
+        dtype,
+        languages=loaded.languages,
+    )
     before, after = (
         sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         for folder in (loaded.folder, out)

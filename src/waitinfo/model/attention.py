@@ -6,16 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.cache import KeyValueCache, Rows
-
-# cuDNN's attention plans anew for every shape, and the shapes of streams grow by one a step: on an
-# H200 that made a word take 190 ms instead of 13. The other fused kernels take any shape.
-torch.backends.cuda.enable_cudnn_sdp(False)
-
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
@@ -159,8 +153,9 @@ class CrossAttention(nn.Module):
         super().__init_subclass__(**options)
         if "name" in vars(cls):
             known = CROSS_ATTENTIONS.setdefault(cls.name, cls)
-            if known is not cls:
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
+            CROSS_ATTENTIONS[cls.name] = cls  # the same defined again, as in a notebook
 
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""

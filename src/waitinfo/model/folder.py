@@ -42,7 +42,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 def fingerprint(folder: Path) -> str:
     """A checksum of all that decides what a model writes: settings, vocabularies and weights."""
     digest = hashlib.sha256()
-    for path in sorted([folder / CONFIG, *folder.glob("*.model"), *folder.glob("*.safetensors")]):
+    # The names of its languages decide nothing. Models saved without them keep their checksum.
+    config = {key: value for key, value in read_config(folder).items() if key != "languages"}
+    digest.update(CONFIG.encode())
+    digest.update(hashlib.sha256((json.dumps(config, indent=2) + "\n").encode()).digest())
+    for path in sorted([*folder.glob("*.model"), *folder.glob("*.safetensors")]):
         digest.update(path.name.encode())
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())

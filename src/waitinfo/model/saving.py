@@ -21,6 +21,7 @@ from waitinfo.model.tensors import load_weights, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
+from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # how weights can be kept
@@ -35,6 +36,7 @@ class LoadedModel:
     system: System
     vocabulary: Vocabulary
     folder: Path
+    languages: Languages = UNKNOWN
 
 
 def save_model(
@@ -45,6 +47,7 @@ def save_model(
     vocabulary: Vocabulary,
     dtype: str = "float32",
     part_bytes: int | None = None,
+    languages: Languages = UNKNOWN,
 ) -> None:
     """Write a model folder; an existing one is replaced only once the new one is complete."""
     if dtype not in STORED:
@@ -53,35 +56,30 @@ def save_model(
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        _fill(fresh, model, weights, system, vocabulary, dtype, part_bytes)
+        _save_narrow(fresh, weights, dtype, part_bytes)
+        vocabulary.save(fresh)
+        config = {
+            "format": FORMAT,
+            "waitinfo": waitinfo.__version__,
+            **languages.entry(),
+            "system": {"name": system.name, **asdict(system.options)},
+            "model": asdict(model.config),
+        }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         swap_folder(fresh, folder)
     except OSError as error:
         raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
 
 
-def _fill(
-    fresh: Path,
-    model: Transformer,
-    weights: dict[str, Tensor],
-    system: System,
-    vocabulary: Vocabulary,
-    dtype: str,
-    part_bytes: int | None,
+def _save_narrow(
+    folder: Path, weights: dict[str, Tensor], dtype: str, part_bytes: int | None
 ) -> None:
     # Information sources are small and sums of them decide, so only matrices are stored narrow.
     if dtype == "int8":
         stored = quantize(weights)
     else:
         stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
-    save_weights(fresh, stored, part_bytes)
-    vocabulary.save(fresh)
-    config = {
-        "format": FORMAT,
-        "waitinfo": waitinfo.__version__,
-        "system": {"name": system.name, **asdict(system.options)},
-        "model": asdict(model.config),
-    }
-    (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    save_weights(folder, stored, part_bytes)
 
 
 def load_model(
@@ -113,7 +111,7 @@ def load_model(
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
-    return LoadedModel(model, chosen, Vocabulary.load(folder), folder)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, Languages.of(config))
 
 
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:

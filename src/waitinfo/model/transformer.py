@@ -26,6 +26,7 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.cudnn import without_cudnn_attention
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
@@ -185,6 +186,7 @@ class Transformer(nn.Module):
 
     # Encoder
 
+    @without_cudnn_attention
     def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
         """Encode whole sources, right-padded; lengths [B] count end-of-sentence."""
         view = SelfView(self._encoder_bias(source, lengths))
@@ -193,6 +195,7 @@ class Transformer(nn.Module):
             x = layer(x, view)
         return Encoded(self._memories(x), source.info)
 
+    @without_cudnn_attention
     def extend(
         self, source: Embedded, caches: list[KeyValueCache], position: CachePosition
     ) -> Encoded:
@@ -227,6 +230,7 @@ class Transformer(nn.Module):
 
     # Decoder
 
+    @without_cudnn_attention
     def decode(
         self,
         target: Embedded,
@@ -246,6 +250,7 @@ class Transformer(nn.Module):
         source = self._source_view(target, encoded, visible, k, read, streaming)
         return self._decode(target, SelfView(bias), encoded, source)
 
+    @without_cudnn_attention
     def step(
         self,
         target: Embedded,

@@ -44,7 +44,7 @@ class Channel:
         self.busy = False  # something can be done without more text
         self.ended = False  # no more text will come
         self.closed = False  # the slot was given back
-        self.error: Exception | None = None
+        self.error: str | None = None  # no exception: its frames would keep streams alive
         self.served_by: object | None = None  # the call that waits for this stream
 
     @property
@@ -55,11 +55,17 @@ class Channel:
     def check(self) -> None:
         """Raise unless text may be handed in."""
         if self.error is not None:
-            raise WaitinfoError(f"this stream has failed: {self.error}") from self.error
+            raise WaitinfoError(f"this stream has failed: {self.error}")
         if self.ended or self.closed:
             raise WaitinfoError("this stream has been finished; open another")
         if self.served_by is not None:
             raise WaitinfoError("another push of this stream is under way; wait for it first")
+
+
+def describe(error: Exception) -> str:
+    """An error in one line; of an unexpected one with its kind."""
+    kind = "" if isinstance(error, WaitinfoError) else f"{type(error).__name__}: "
+    return f"{kind}{error}"
 
 
 class _Waiter(threading.Condition):
@@ -174,7 +180,7 @@ class Scheduler:
     def check_error(channel: Channel) -> None:
         """Raise the error that a stream has failed with, if any."""
         if channel.error is not None:
-            raise WaitinfoError(str(channel.error)) from channel.error
+            raise WaitinfoError(channel.error)
 
     def history(self, channel: Channel) -> tuple[list[Event], list[str]]:
         """The last events of a stream and the last words it has shown."""
@@ -263,7 +269,7 @@ class Scheduler:
         with self._lock:
             channels = list(self._by_slot.values())
             for channel in channels:
-                channel.error = error
+                channel.error = describe(error)
                 self._close(channel)
         self._tell(channels)
 
@@ -434,9 +440,11 @@ class Scheduler:
             for channel, events in touched.items():
                 self._deliver(channel, events)
             for channel, error in failures.items():
-                channel.error = error
+                channel.error = describe(error)
                 self._close(channel, leader=True)
         for error in failures.values():
+            if not isinstance(error, WaitinfoError):
+                logging.getLogger(__name__).error("a stream failed", exc_info=error)
             self._observe(lambda error=error: self.observer.failed(error))  # type: ignore[misc]
         self._tell([*touched, *failures])
 

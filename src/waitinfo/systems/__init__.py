@@ -65,9 +65,10 @@ class Registry(Mapping[str, "type[System]"]):
 
     def add(self, system: type[System]) -> type[System]:
         """Make a system of your own known under its name; a class decorator."""
-        if system.name in self._names:
+        if system.name in self._homes:
             raise WaitinfoError(f"there is a system '{system.name}' already; choose another name")
-        self._names.append(system.name)
+        if system.name not in self._names:
+            self._names.append(system.name)
         self._classes[system.name] = system
         return system
 

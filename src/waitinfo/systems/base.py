@@ -191,7 +191,8 @@ class System(ABC):
     ) -> tuple[Tensor, Tensor]:
         """What is read at each target position, [B, T], and what is seen of it."""
         if k is None:
-            return whole_source(batch), whole_source(batch)
+            read = whole_source(batch)
+            return read, read  # the same tensor: no second bias is built for what heads do not see
         with torch.no_grad():
             read = self.path(batch, source.info, target.info, k)
         written = torch.arange(read.shape[-1], device=read.device)

@@ -237,6 +237,7 @@ class Trainer:
             self.corpus.vocabulary,
             self.config.weights_dtype,
             int(self.config.part_mib * 2**20) or None,
+            self.corpus.languages,
         )
 
     # Checkpoints
