@@ -10,7 +10,6 @@ a step takes does not depend on what the weights have learned. Prints a table, a
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import tempfile
 import time
@@ -18,16 +17,21 @@ from pathlib import Path
 
 import torch
 
+from measurements import save
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
-from waitinfo.evaluation.output import Output, Partial
-from waitinfo.folder import LoadedModel, fingerprint, load_model, save_model
+from waitinfo.evaluation.output import FolderOutput
+from waitinfo.evaluation.partial import Partial
 from waitinfo.model import Transformer
-from waitinfo.model.config import SIZES, ModelConfig
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.folder import fingerprint
+from waitinfo.model.saving import LoadedModel, load_model, save_model
+from waitinfo.model.sizes import SIZES
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
-from waitinfo.systems import Standing, build_system
+from waitinfo.systems import PolicyState, build_system
 from waitinfo.systems.wait_info import WaitInfo
-from waitinfo.text.tokenizer import EOS, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 
@@ -35,10 +39,10 @@ PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-
 class SteeredWaitInfo(WaitInfo):
     """Wait-info whose untrained model ends a sentence when a real one would: at its own length."""
 
-    def accept(self, standing: Standing, step):  # type: ignore[no-untyped-def]
-        over = standing.complete & (standing.written >= standing.read)
+    def accept(self, state: PolicyState, step):  # type: ignore[no-untyped-def]
+        over = state.complete & (state.written >= state.read)
         step.tokens[over.to(step.tokens.device)] = EOS
-        return super().accept(standing, step)
+        return super().accept(state, step)
 
 
 class Keeping:
@@ -85,8 +89,7 @@ def main() -> None:
     for part in ("translating", "keeping_partial_results", "scoring_and_logging", "set_up"):
         print(f"{part.replace('_', ' '):24} {result[part]:8.2f} s")
     print(f"share that is not the model: {100 * share:.2f}%")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    save(arguments.out, result)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict:
@@ -96,7 +99,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
     evaluation = Evaluation(loaded, test)
     fingerprint(loaded.folder)
     set_up = time.monotonic() - began
-    output = Output(folder / "results")
+    output = FolderOutput(folder / "results")
     kept = Keeping()
     began = time.monotonic()
     points = [

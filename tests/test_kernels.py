@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
-from waitinfo.systems import Moment, System, build_system
-from waitinfo.text.batches import Batch
+from waitinfo.model.batch import Batch
+from waitinfo.systems import LossContext, System, build_system
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
@@ -149,7 +149,7 @@ def test_a_loss_keeps_nothing_of_the_one_before(name: str) -> None:
         assert model.before_loss
         model.before_loss()
         with torch.autocast(DEVICE, HALF):
-            return system.loss(model, batch, Moment(10, random.Random(1), 0.1)).total
+            return system.loss(model, batch, LossContext(10, random.Random(1), 0.1)).total
 
     total = compute()
     fired: list[object] = []
@@ -176,7 +176,7 @@ def test_a_fused_model_computes_the_same(name: str) -> None:
             model.before_loss()
         model.zero_grad()
         with torch.autocast(DEVICE, HALF, enabled=way != "exact"):
-            total = system.loss(model, batch, Moment(10, random.Random(1), 0.1)).total
+            total = system.loss(model, batch, LossContext(10, random.Random(1), 0.1)).total
         total.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         found[way] = torch.cat([total.detach()[None], *gradients])

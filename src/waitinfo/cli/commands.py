@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from waitinfo.model.sizes import SIZES
+from waitinfo.systems import SYSTEMS
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,6 +21,14 @@ app = typer.Typer(
 )
 
 Paths = list[Path]
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
 ModelFolder = Annotated[
     Path | None,
     typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
@@ -75,6 +87,10 @@ def prepare(
     ] = 1000,
     shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
     seed: Annotated[int, typer.Option(help="Decides samples.")] = 1,
+    source_language: Annotated[
+        str | None, typer.Option(help="Its code, as de: models trained on the corpus will say so.")
+    ] = None,
+    target_language: Annotated[str | None, typer.Option(help="Its code, as en.")] = None,
 ) -> None:
     """Turn parallel text into a corpus to train on.
 
@@ -90,21 +106,30 @@ def prepare(
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
     from waitinfo.text.files import ParallelText
+    from waitinfo.text.languages import Languages
     from waitinfo.text.prepare import PrepareOptions
     from waitinfo.text.prepare import prepare as run
 
     options = PrepareOptions(
-        vocab, separate, vocab_from, max_tokens, max_ratio, keep_duplicates, holdout,
-        shard_mib=shard_mib, seed=seed,
-    )  # fmt: skip
+        vocab=vocab,
+        separate=separate,
+        vocabulary_from=vocab_from,
+        max_tokens=max_tokens,
+        max_ratio=max_ratio,
+        keep_duplicates=keep_duplicates,
+        holdout=holdout,
+        shard_mib=shard_mib,
+        seed=seed,
+        languages=Languages(source_language, target_language),
+    )
     with progress_bar() as progress:
         manifest = run(
             ParallelText(source or [], target or [], tsv or []),
             out,
             options,
-            ParallelText(dev_source or [], dev_target or []),
-            ParallelText(exclude_source or [], exclude_target or []),
-            progress,
+            dev=ParallelText(dev_source or [], dev_target or []),
+            exclude=ParallelText(exclude_source or [], exclude_target or []),
+            progress=progress,
         )
     summarise_corpus(manifest, out)
 
@@ -113,14 +138,10 @@ def prepare(
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     system: Annotated[
-        str | None,
-        typer.Option(
-            help="full, wait-k, multipath, adaptive-wait-k, moe-wait-k, mma, gma, gsimt or "
-            "wait-info."
-        ),
+        str | None, typer.Option(help=f"The system to train: {one_of(SYSTEMS)}.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    size: Annotated[str | None, typer.Option(help=f"Size of the model: {one_of(SIZES)}.")] = None,
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, over the recipe.")
@@ -227,17 +248,30 @@ def translate(
 
     run(
         Request(
-            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device,
-            dtype, threads,
+            text=text or [],
+            model=model,
+            input=input,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            show=show,
+            pace=pace,
+            ending=ending,
+            beam=beam,
+            device=device,
+            dtype=dtype,
+            threads=threads,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
 def evaluate(
     source: Annotated[Path, typer.Option(help="Test sentences, one a line.")],
     reference: Annotated[Path, typer.Option(help="Their translations.")],
-    out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to.")
+    ],
     model: ModelFolder = None,
     k: Annotated[
         str | None, typer.Option(help="Dial values, as 1,3,5 [default: the system's own].")
@@ -252,12 +286,19 @@ def evaluate(
     label: Annotated[
         str | None, typer.Option(help="What to write at the point in a plot [default: k].")
     ] = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--run", help="Name of the training run [default: the run folder's name]."),
+    ] = None,
     save_text: Annotated[
-        bool,
-        typer.Option("--save-text/--no-save-text", help="Keep translations and instances.log."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--save-text/--no-save-text",
+            help="Keep translations and instances.log [default: where --out is a folder].",
+        ),
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Do points anew that are there already.")
+        bool, typer.Option("--overwrite", help="Recompute existing points.")
     ] = False,
     rate: Annotated[
         float | None,
@@ -266,11 +307,14 @@ def evaluate(
     timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.
 
-    Writes for every point NAME-K.json with all metrics, and a folder NAME-K with the translations
-    and the `instances.log` that SimulEval reads. Started again, it goes on where it was stopped.
+    In a folder, every point gets NAME-K.json with all metrics, and a folder NAME-K with the
+    translations and the `instances.log` that SimulEval reads. A file in .jsonl gets one line per
+    point. The same command continues an interrupted evaluation.
 
     Examples:
 
@@ -278,21 +322,41 @@ def evaluate(
 
         waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
 
+        waitinfo evaluate --model run --source test.de --reference test.en --out points.jsonl
+
         waitinfo evaluate --model multipath --system adaptive-wait-k --k 0.2,0.5 …
     """
     from waitinfo.cli.evaluate import Request, run
 
     run(
         Request(
-            model, source, reference, out, k, system, set_ or [], ending, beam, name, label,
-            save_text, overwrite, rate, timed, comet, device,
+            model=model,
+            source=source,
+            reference=reference,
+            out=out,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            ending=ending,
+            beam=beam,
+            name=name,
+            label=label,
+            run=run_name,
+            save_text=save_text,
+            overwrite=overwrite,
+            rate=rate,
+            timed=timed,
+            comet=comet,
+            device=device,
+            dtype=dtype,
+            threads=threads,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
 def compare(
-    results: Annotated[Paths, typer.Argument(help="Folders or JSON files made by evaluate.")],
+    results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")],
     out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None,
     x: Annotated[str, typer.Option(help="Latency across, as paper.AL or word.LAAL.")] = "paper.AL",
     y: Annotated[
@@ -307,6 +371,10 @@ def compare(
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="These curves in this order, as wait-info,multipath.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only points with this FIELD=VALUE, as set=newstest2015 or seed=1,2."),
     ] = None,
     published: Annotated[
         str | None,
@@ -334,11 +402,29 @@ def compare(
 
         waitinfo compare results --x word.LAAL --y chrF --at 3,5,8 --baseline multipath
 
+        waitinfo compare points.jsonl --where set=newstest2015 --where run=big --out curves.png
+
         waitinfo compare results --published 'de-en base' --out curves.png
     """
     from waitinfo.cli.compare import Request, run
 
-    run(Request(results, out, x, y, at, baseline, only, published, paired, labels, bands, title))
+    run(
+        Request(
+            results=results,
+            out=out,
+            x=x,
+            y=y,
+            at=at,
+            baseline=baseline,
+            only=only,
+            where=where or [],
+            published=published,
+            paired=paired,
+            labels=labels,
+            bands=bands,
+            title=title,
+        )
+    )
 
 
 @app.command()

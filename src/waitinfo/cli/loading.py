@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from waitinfo.bundled import find_model
+import torch
+
 from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.systems import System
 
 
@@ -21,6 +23,14 @@ def load(
 ) -> LoadedModel:
     """A model, by its own system or by another, with options `key=value` or `system.key=value`."""
     return load_model(find_model(path), device, dtype, system, system_options(settings))
+
+
+def use_threads(count: int) -> None:
+    """Compute with this many CPU threads; 0 leaves the choice to torch."""
+    if count < 0:
+        raise WaitinfoError(f"--threads {count}: must be 0 or more")
+    if count:
+        torch.set_num_threads(count)
 
 
 def check_beam(system: System, beam: int) -> None:

@@ -1,0 +1,89 @@
+"""Gaussian multi-head attention (Zhang and Feng 2022): a position in the source, and a bell on it.
+
+Each layer predicts how far target position i moves on from i - 1. A Gaussian around the position
+reached is a prior on the attention, and nothing further than delta ahead is seen. As the authors'
+code does, all heads of a layer share its position, and source tokens are counted from 0: p = 1
+stands on the second token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from waitinfo.model.attention import (
+    AttentionReport,
+    CrossAttention,
+    Memory,
+    SourceView,
+    merge_heads,
+    split_heads,
+)
+
+NEAREST = 0.9  # no position is before this, or the bell would have no width
+FARTHEST_STEP = 1000.0
+DELTA = 1.0  # where no dial is given
+
+
+def log_prior(positions: Tensor, keys: int) -> Tensor:
+    """-(j - p)^2 / (2 (p / 2)^2) for each token j: positions [..., T] -> [..., T, S].
+
+    Weights times a prior, renormalised, are scores plus its logarithm.
+    """
+    columns = torch.arange(keys, device=positions.device)
+    return -2 * (columns / positions[..., None] - 1).square()
+
+
+def needed_tokens(positions: Tensor, delta: Tensor) -> Tensor:
+    """Source tokens that must have been read, ceil(p + delta): [B, H, T], [B] -> [B, H, T]."""
+    return (positions + delta.reshape(-1, 1, 1)).ceil()
+
+
+class GaussianAttention(CrossAttention):
+    """Cross-attention around a predicted position."""
+
+    name = "gma"
+    carries = True
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        self.step_hidden = nn.Linear(width, width, bias=False)
+        self.step_out = nn.Linear(width, 1, bias=False)
+
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport]:
+        """[B, T, d] -> [B, T, d]."""
+        projected = self.queries(x)
+        reached = self._reached(projected, view)  # [B, 1, T]
+        positions = reached.clamp_min(NEAREST)
+        delta = positions.new_full((len(x),), DELTA) if view.k is None else view.k
+        needed = needed_tokens(positions, delta)
+        columns = torch.arange(memory.keys.shape[2], device=x.device)
+        prior = log_prior(positions, len(columns))
+        bias = (view.bias + prior).masked_fill(columns >= needed[..., None], -torch.inf)
+        queries = split_heads(projected, self.heads)
+        dropout = self.dropout if self.training else 0.0
+        mixed = self.attend(queries, memory.keys, memory.values, bias, False, dropout)
+        visible = view.visible if view.visible.dim() == 3 else view.visible[:, None]
+        shape = (-1, self.heads, -1)
+        report = AttentionReport(reached.expand(shape), (needed <= visible).expand(shape))
+        return self.out(merge_heads(mixed)), report
+
+    def _reached(self, projected: Tensor, view: SourceView) -> Tensor:
+        """p_i = p_i-1 + exp(v · tanh(W h_i)), before it is clamped: [B, T, d] -> [B, 1, T].
+
+        h_i is the query as the scores use it. In float32 or better: positions must not drift.
+        """
+        hidden = self.step_hidden(projected / math.sqrt(projected.shape[-1] // self.heads)).tanh()
+        exact = torch.promote_types(self.step_out.weight.dtype, torch.float32)
+        size = (hidden.to(exact) * self.step_out.weight[0].to(exact)).sum(-1)
+        steps = size.clamp_max(math.log(FARTHEST_STEP)).exp()  # [B, T]
+        assert view.at is not None
+        steps = steps.masked_fill(view.at == 0, 0)  # the first token's step
+        if view.before is not None:
+            steps = torch.cat([view.before[:, :1].to(exact), steps], 1)
+            return steps.cumsum(1)[:, None, 1:]
+        return steps.cumsum(1)[:, None]

@@ -1,0 +1,254 @@
+"""Monotonic multi-head attention (Ma et al. 2020): heads that walk through the source.
+
+At target position i a head starts where it stood at i - 1 and, at each source token j, stops with
+probability p_ij or moves on. Translating, it stops at the first token with p_ij at or above a
+threshold. Training takes the expectation over all such walks. Positions are counted from 0 here;
+a head that finds no place stands on the last visible token, so p of that token counts as 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from waitinfo.model.attention import (
+    AttentionReport,
+    CrossAttention,
+    Memory,
+    SourceView,
+    merge_heads,
+    split_heads,
+)
+
+BLOCK_ELEMENTS = 2**24  # of the products that are held at a time
+THRESHOLD = 0.5  # p from which on a head stops, where no dial is given
+
+
+class _ExpectedAlignment(torch.autograd.Function):
+    """The recursion of `expected_alignment`, keeping nothing but its input and its result."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor) -> Tensor:
+        before = torch.zeros_like(p[:, :, 0])  # alpha_i-1; the walk starts on the first token
+        before[..., 0] = 1
+        alpha = torch.empty_like(p)
+        for i, passing in _passing(p, range(p.shape[2])):
+            before = p[:, :, i] * (passing * before[..., None, :]).sum(-1)
+            alpha[:, :, i] = before
+        ctx.save_for_backward(p, alpha)
+        return alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        p, alpha = ctx.saved_tensors
+        after = torch.zeros_like(p[:, :, 0])  # gradient of alpha_i by way of alpha_i+1
+        result = torch.empty_like(p)
+        for i, passing in _passing(p, range(p.shape[2] - 1, -1, -1)):
+            if i:
+                before = alpha[:, :, i - 1]
+            else:
+                before = torch.zeros_like(after)
+                before[..., 0] = 1
+            q = (passing * before[..., None, :]).sum(-1)
+            arriving = gradients[0][:, :, i] + after
+            # Gradients run against the walk: by the same products, transposed.
+            after = (passing * (p[:, :, i] * arriving)[..., None]).sum(-2)
+            # p_ij stops what arrives at j, and keeps it from arriving at j + 1.
+            result[:, :, i] = q * (arriving - F.pad(after[..., 1:], (0, 1)))
+        return result
+
+
+def _passing(p: Tensor, order: range) -> Any:
+    """For each i in order: [B, H, S, S], the probability of moving from k (last) on to j.
+
+    It is the product of 1 - p_il over k <= l < j. Products of probabilities that are never
+    divided by may underflow without harm.
+    """
+    size = p.shape[0] * p.shape[1] * p.shape[3] ** 2
+    block = max(1, BLOCK_ELEMENTS // size)
+    lower = torch.ones(p.shape[3], p.shape[3], device=p.device, dtype=torch.bool).tril()
+    for start in range(0, len(order), block):
+        rows = order[start : start + block]
+        first, last = min(rows), max(rows)
+        going = F.pad(1 - p[:, :, first : last + 1, :-1], (1, 0), value=1)  # into j, from j - 1
+        going = going[..., None].expand(*going.shape, p.shape[3])
+        products = torch.where(lower.tril(-1), going, 1).cumprod(-2).masked_fill_(~lower, 0)
+        for i in rows:
+            yield i, products[:, :, i - first]
+
+
+def expected_alignment(p: Tensor) -> Tensor:
+    """Where heads stop: p [B, H, T, S] -> alpha [B, H, T, S], each row summing to 1.
+
+    q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j and alpha_ij = p_ij q_ij, from a walk that starts on
+    the first token. p must be 1 at the last token, which so receives all mass that is left.
+    """
+    return _ExpectedAlignment.apply(p)
+
+
+class _DecayedSum(torch.autograd.Function):
+    """y_j = x_j + decay_j y_j+1, over the last dimension, from its end."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, decay: Tensor) -> Tensor:
+        y = _scan(x.flip(-1), decay.flip(-1)).flip(-1)
+        ctx.save_for_backward(decay, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        decay, y = ctx.saved_tensors
+        # The adjoint is the same sum, from the beginning.
+        adjoint = _scan(gradients[0], F.pad(decay[..., :-1], (1, 0)))
+        return adjoint, adjoint * F.pad(y[..., 1:], (0, 1))
+
+
+def _scan(x: Tensor, decay: Tensor) -> Tensor:
+    """y_j = x_j + decay_j y_j-1 in log2(S) steps, each looking twice as far back."""
+    reach = 1
+    while reach < x.shape[-1]:
+        x = x + decay * F.pad(x[..., :-reach], (reach, 0))
+        decay = decay * F.pad(decay[..., :-reach], (reach, 0))
+        reach *= 2
+    return x
+
+
+def lookback(alpha: Tensor, energies: Tensor) -> Tensor:
+    """Infinite lookback: beta_ij = sum over k >= j of alpha_ik exp(u_ij) / sum_{l<=k} exp(u_il).
+
+    alpha and energies u are [B, H, T, S]. With L_k the log of the sum up to k, the terms are
+    exp(u_j - L_j) exp(L_j - L_k), and no exponent is above 0.
+    """
+    total = energies.logcumsumexp(-1)
+    decay = F.pad((total[..., :-1] - total[..., 1:]).exp(), (0, 1))
+    return (energies - total).exp() * _DecayedSum.apply(alpha, decay)
+
+
+def walk(stops: Tensor, visible: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where heads come to stand, and whether they found that place: [B, H, T] each.
+
+    stops [B, H, T, S]: tokens to stop at; visible [B, 1 or H, T]; before [B, H]: where they start.
+    """
+    columns = torch.arange(stops.shape[-1], device=stops.device)
+    stops = stops & (columns < visible[..., None])
+    # The first stop at or after each token.
+    following = torch.where(stops, columns, stops.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+    last = (visible - 1).expand(stops.shape[:-1])
+    at = torch.zeros_like(last[:, :, 0]) if before is None else before.long()
+    places, found = [], []
+    for i in range(stops.shape[2]):
+        stop = following[:, :, i].gather(-1, at[..., None])[..., 0]
+        found.append(stop < stops.shape[-1])
+        at = torch.minimum(stop, last[:, :, i])
+        places.append(at)
+    return torch.stack(places, -1), torch.stack(found, -1)
+
+
+class MonotonicAttention(CrossAttention):
+    """Hard monotonic attention: a head sees the one token it stops at."""
+
+    name = "mma-hard"
+    carries = True
+    energy_bias_start: ClassVar[float] = -2.0  # p = 0.12: heads read on before they know why not
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        self.energy_bias = nn.Parameter(torch.full((heads,), self.energy_bias_start))
+
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport]:
+        """[B, T, d] -> [B, T, d]."""
+        queries = split_heads(self.queries(x), self.heads)
+        energies = self._energies(queries, memory.keys)
+        visible = view.visible if view.visible.dim() == 3 else view.visible[:, None]
+        if view.streaming:
+            threshold = energies.new_tensor(THRESHOLD) if view.k is None else view.k
+            stops = energies.sigmoid() >= threshold.reshape(-1, 1, 1, 1)
+            places, found = walk(stops, visible, view.before)
+            mixed = self._at_places(queries, memory, view, places)
+            return self.out(merge_heads(mixed)), AttentionReport(places.to(energies.dtype), found)
+        if self.training:
+            # Noise makes the network prefer energies far from 0: decisions that are clear.
+            energies = energies + torch.randn_like(energies)
+        alpha = expected_alignment(stop_probability(energies, visible))
+        weights = self._expected_weights(queries, memory, view, alpha).to(memory.values.dtype)
+        if self.training:
+            weights = F.dropout(weights, self.dropout)
+        return self.out(merge_heads(weights @ memory.values)), AttentionReport(alignment=alpha)
+
+    def _energies(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Of stopping, [B, H, T, S], in float32 or better: the recursions need it."""
+        scores = _scores(queries, keys)
+        return scores + self.energy_bias.to(scores.dtype)[:, None, None]
+
+    def _at_places(
+        self, queries: Tensor, memory: Memory, view: SourceView, places: Tensor
+    ) -> Tensor:
+        """What heads that stand at places [B, H, T] see: [B, H, T, d/H]."""
+        index = places[..., None].expand(*places.shape, memory.values.shape[-1])
+        return memory.values.gather(2, index)
+
+    def _expected_weights(
+        self, queries: Tensor, memory: Memory, view: SourceView, alpha: Tensor
+    ) -> Tensor:
+        return alpha
+
+
+class LookbackAttention(MonotonicAttention):
+    """Monotonic attention with infinite lookback: a head sees all tokens up to where it stops.
+
+    A second set of queries and keys says how it divides its attention among them.
+    """
+
+    name = "mma"
+    key_vectors = 2
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        self.queries = nn.Linear(width, 2 * width)
+        self.project = nn.Linear(width, 3 * width)
+
+    def memory(self, states: Tensor) -> Memory:
+        width = states.shape[-1]
+        keys, values = self.project(states).split([2 * width, width], dim=-1)
+        return Memory(split_heads(keys, self.heads), split_heads(values, self.heads))
+
+    def _energies(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return super()._energies(queries.chunk(2, -1)[0], keys.chunk(2, -1)[0])
+
+    def _at_places(
+        self, queries: Tensor, memory: Memory, view: SourceView, places: Tensor
+    ) -> Tensor:
+        columns = torch.arange(memory.keys.shape[2], device=places.device)
+        bias = view.bias.masked_fill(columns > places[..., None], -torch.inf)
+        soft_queries, soft_keys = queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1]
+        return self.attend(soft_queries, soft_keys, memory.values, bias, False, 0.0)
+
+    def _expected_weights(
+        self, queries: Tensor, memory: Memory, view: SourceView, alpha: Tensor
+    ) -> Tensor:
+        energies = _scores(queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1])
+        # No mass lies beyond the visible prefix, so only what is finite of the bias matters.
+        return lookback(alpha, energies + view.bias.masked_fill(view.bias.isinf(), 0))
+
+
+def _scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """q k / sqrt(d), in float32 or better: [B, H, T, S]."""
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(keys.shape[-1])
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def stop_probability(energies: Tensor, visible: Tensor) -> Tensor:
+    """p [B, H, T, S] from energies, with 1 at the last visible token and 0 beyond."""
+    columns = torch.arange(energies.shape[-1], device=energies.device)
+    last = visible[..., None] - 1
+    p = energies.sigmoid()
+    return torch.where(columns < last, p, (columns == last).to(p.dtype))

@@ -1,0 +1,101 @@
+"""MoE wait-k: the heads of the cross-attention are experts for different lags, mixed by a gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
+from waitinfo.model.config import ModelConfig
+from waitinfo.systems.base import Dial, LossContext
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
+from waitinfo.systems.multipath import Multipath, MultipathOptions
+from waitinfo.systems.wait_k import lag_path
+
+LONGEST_LAG = 16
+PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # not quite the even spread of other counts
+
+
+@dataclass(frozen=True)
+class MoEWaitKOptions(MultipathOptions):
+    lags: str = ""  # k_h of every head, as in "1,6,11,16"; empty for an even spread over 1 … 16
+    equal_updates: int = 2000  # stage one: first updates in which all experts weigh the same
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.equal_updates < 0:
+            raise WaitinfoError(f"system.equal_updates {self.equal_updates}: must be 0 or more")
+        if self.lags:
+            parse_lags(self.lags)
+
+
+def parse_lags(text: str) -> tuple[int, ...]:
+    try:
+        lags = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        lags = ()
+    if not lags or min(lags) < 1:
+        raise WaitinfoError(
+            f"system.lags '{text}': must be whole numbers of at least 1, as in 1,6,11,16"
+        )
+    return lags
+
+
+def spread_lags(heads: int) -> tuple[int, ...]:
+    """k_h of every head: the authors' for 4, 8 and 16 heads, evenly from 1 to 16 for others."""
+    if heads == 1:
+        return (LONGEST_LAG,)
+    even = tuple(1 + (LONGEST_LAG - 1) * head // (heads - 1) for head in range(heads))
+    return PUBLISHED_LAGS.get(heads, even)
+
+
+@lru_cache(maxsize=8)
+def _column(lags: tuple[int, ...], device: torch.device) -> Tensor:
+    """[H, 1]; made once a device, for a copy from the host would wait for the device each time."""
+    return torch.tensor(lags, device=device)[:, None]
+
+
+class MoEWaitK(Multipath):
+    name = "moe-wait-k"
+    summary = "wait-k with attention heads as experts for different lags; one model for every k"
+    dial = Dial("k", 3, help="tokens the translation lags behind")
+    attentions = (ExpertAttention,)
+    milestones = ("whole_source_updates", "equal_updates")
+    Options = MoEWaitKOptions
+    options: MoEWaitKOptions
+
+    def check_model(self, config: ModelConfig) -> None:
+        super().check_model(config)
+        lags = self.lags(config.heads)
+        if len(lags) != config.heads:
+            raise WaitinfoError(
+                f"system.lags {self.options.lags}: {len(lags)} lags for {config.heads} heads; "
+                "give one for each"
+            )
+
+    def lags(self, heads: int) -> tuple[int, ...]:
+        """k_h of every head."""
+        return parse_lags(self.options.lags) if self.options.lags else spread_lags(heads)
+
+    def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
+        """Head h sees min(k_h, k) + i - 1 tokens: as far behind wait-k as k_h is below k.
+
+        Behind what was read, where that is more than wait-k asks for: [B, H, T].
+        """
+        k = k.long()
+        lags = _column(self.lags(heads), read.device)
+        behind = k[:, None] - torch.minimum(k[:, None], lags)  # [B, H, 1]
+        reached = torch.maximum(read, lag_path(written, k, self.options.catch_up))
+        return torch.minimum(read[:, None], reached[:, None] - behind)
+
+    def dial_rows(
+        self, batch: Batch, context: LossContext, k: float | Tensor | None
+    ) -> Tensor | None:
+        # Without k the experts weigh the same, and the gate is not trained yet.
+        if context.k is None and context.update < self.options.equal_updates:
+            return None
+        return super().dial_rows(batch, context, k)
