@@ -20,14 +20,17 @@ import torch
 
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
 from waitinfo.evaluation.output import Output, Partial
-from waitinfo.folder import LoadedModel, fingerprint, load_model, save_model
 from waitinfo.model import Transformer
-from waitinfo.model.config import SIZES, ModelConfig
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.folder import fingerprint
+from waitinfo.model.saving import LoadedModel, load_model, save_model
+from waitinfo.model.sizes import SIZES
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
-from waitinfo.systems import Standing, build_system
+from waitinfo.systems import PolicyState, build_system
 from waitinfo.systems.wait_info import WaitInfo
-from waitinfo.text.tokenizer import EOS, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 
@@ -35,10 +38,10 @@ PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-
 class SteeredWaitInfo(WaitInfo):
     """Wait-info whose untrained model ends a sentence when a real one would: at its own length."""
 
-    def accept(self, standing: Standing, step):  # type: ignore[no-untyped-def]
-        over = standing.complete & (standing.written >= standing.read)
+    def accept(self, state: PolicyState, step):  # type: ignore[no-untyped-def]
+        over = state.complete & (state.written >= state.read)
         step.tokens[over.to(step.tokens.device)] = EOS
-        return super().accept(standing, step)
+        return super().accept(state, step)
 
 
 class Keeping:

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.systems import Moment, System, build_system
-from waitinfo.systems.lattice import lattice_points
-from waitinfo.systems.prefixes import prefix_groups
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import BOS, EOS
+from waitinfo.model.batch import Batch
+from waitinfo.systems import LossContext, System, build_system
+from waitinfo.systems.gsimt.lattice import lattice_points
+from waitinfo.systems.gsimt.prefixes import prefix_groups
+from waitinfo.text.special import BOS, EOS
 
 EVERYTHING = 10**9  # positions in one group
 
@@ -67,7 +67,7 @@ def one_pass(model: Transformer, system: System, batch: Batch) -> float:
     half = model.device.type == "cuda"
     began = time.perf_counter()
     with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-        losses = system.loss(model, batch, Moment(0, random.Random(0), label_smoothing=0.1))
+        losses = system.loss(model, batch, LossContext(0, random.Random(0), label_smoothing=0.1))
     (losses.total / batch.tokens).backward()
     if half:
         torch.cuda.synchronize()

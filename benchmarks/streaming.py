@@ -25,7 +25,7 @@ import torch
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.systems import build_system
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 VOCABULARY = 16_000
 LENGTHS = (10, 50, 100, 200)
@@ -65,12 +65,12 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
                 engine.run()
                 costs["READ"].setdefault(length, []).append(clock(model) - began)
             # As many tokens written as read, then one WRITE at a time.
-            engine.standing.written[slot] = length
+            engine.state.policy.written[slot] = length
             rows = torch.tensor([slot])
             for _ in range(3):
                 began = clock(model)
                 with torch.inference_mode():
-                    engine._write(rows, [])
+                    engine._write(rows)
                 costs["WRITE"].setdefault(length, []).append(clock(model) - began)
     return {
         kind: {length: 1000 * statistics.median(times) for length, times in by_length.items()}
@@ -124,7 +124,7 @@ def engine_sentence(model: Transformer, engine: Engine, source: list[int], count
         engine.feed(slot, [token])
         written += sum(event.kind == WRITE for event in engine.run())
     engine.feed(slot, [], complete=True)
-    while written < count:
+    while written < count and engine.busy:
         written += sum(event.kind == WRITE for event in engine.advance())
     engine.close(slot)
 

@@ -27,13 +27,13 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from waitinfo.text.batches import UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.distributed import join_world
+from waitinfo.training.distributed import join_processes
 from waitinfo.training.trainer import Trainer
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, operations a second
@@ -79,8 +79,8 @@ def trainer(arguments: argparse.Namespace, corpus: Path, mode: str, out: Path) -
         "system": {"name": "wait-info", "whole_source_updates": 0},
     }  # fmt: skip
     run = RunConfig.from_values(values)
-    with join_world(arguments.device) as world:
-        return Trainer(run, Corpus(corpus), out, world, SilentDisplay())
+    with join_processes(arguments.device) as processes:
+        return Trainer(run, Corpus(corpus), out, processes, SilentDisplay())
 
 
 def synchronise(device: torch.device) -> None:
@@ -162,13 +162,13 @@ def breakdown(made: Trainer, updates: int) -> dict[str, float]:
             ((place, batch),) = next(items).batches
             ready = time.monotonic() - began
             batch = batch.to(device)
-            moment = made.updater.moment(place, 10**6)
+            context = made.updater.context(place, 10**6)
             found: dict[str, Any] = {}
 
             def forward() -> None:
                 made.updater.optimizer.zero_grad(set_to_none=True)
                 with made.updater.autocast():
-                    found["loss"] = made.updater.objective(batch, moment)[0] / batch.tokens  # noqa: B023
+                    found["loss"] = made.updater.objective(batch, context)[0] / batch.tokens  # noqa: B023
 
             spent = {
                 "data": ready,

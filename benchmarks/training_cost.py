@@ -23,7 +23,7 @@ from waitinfo.config import read_toml
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.distributed import join_world
+from waitinfo.training.distributed import join_processes
 from waitinfo.training.run import merge
 from waitinfo.training.trainer import Trainer
 
@@ -43,10 +43,10 @@ SYSTEMS: dict[str, dict] = {
 class Timed:
     """A trainer of one system whose updates are timed in blocks."""
 
-    def __init__(self, name: str, values: dict, corpus: Corpus, out: Path, world) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, name: str, values: dict, corpus: Corpus, out: Path, processes) -> None:  # type: ignore[no-untyped-def]
         system = {"name": name, **SYSTEMS[name]}
         run = RunConfig.from_values(merge(values, {"system": system}))
-        self.trainer = Trainer(run, corpus, out, world, SilentDisplay())
+        self.trainer = Trainer(run, corpus, out, processes, SilentDisplay())
         self.stream = self.trainer.batches()
         self.batches = iter(self.stream.__enter__())
         self.blocks: list[float] = []
@@ -86,9 +86,9 @@ def main() -> None:
         training["batch_tokens"] = arguments.batch_tokens
     values = merge(values, {"data": str(arguments.corpus.absolute()), "training": training})
     corpus = Corpus(arguments.corpus)
-    with tempfile.TemporaryDirectory() as folder, join_world(arguments.device) as world:
+    with tempfile.TemporaryDirectory() as folder, join_processes(arguments.device) as processes:
         timed = {
-            name: Timed(name, values, corpus, Path(folder) / name, world)
+            name: Timed(name, values, corpus, Path(folder) / name, processes)
             for name in arguments.systems.split(",")
         }
         for each in timed.values():

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
-from waitinfo.systems import Standing, Step, System
+from waitinfo.model.batch import Batch
+from waitinfo.systems import PolicyState, Step, System
 from waitinfo.systems.moe_wait_k import MoEWaitK
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch:
@@ -43,7 +43,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch
 
 
 def literal_self_attention(q: Tensor, k: Tensor, v: Tensor, info: Tensor, causal: bool) -> Tensor:
-    """Eq. 7-8 for one head of one sentence: q, k, v [T, d], info [T]."""
+    """Eq. 8-9 for one head of one sentence: q, k, v [T, d], info [T]."""
     length, width = q.shape
     rows = []
     for i in range(length):
@@ -59,7 +59,7 @@ def literal_self_attention(q: Tensor, k: Tensor, v: Tensor, info: Tensor, causal
 def literal_cross_attention(
     q: Tensor, k: Tensor, v: Tensor, target_info: Tensor, source_info: Tensor, path: list[int]
 ) -> Tensor:
-    """Eq. 9-10 for one head: softmax, then scale by 2 - |difference|, then renormalise."""
+    """Eq. 10-11 for one head: softmax, then scale by 2 - |difference|, then renormalise."""
     rows = []
     for i in range(len(q)):
         seen = path[i]
@@ -179,14 +179,14 @@ def _write(
     return writers
 
 
-def _standing(model: Transformer, rows: list[Unfinished]) -> Standing:
+def _standing(model: Transformer, rows: list[Unfinished]) -> PolicyState:
     source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
         info = model.embed_source(torch.tensor([row.source[: row.read] for row in rows])).info
         source_info = info.double().sum(-1)
         info = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows])).info
         target_info = info[:, 1:].double().sum(-1)
-    return Standing(
+    return PolicyState(
         k=torch.tensor([row.k for row in rows], dtype=torch.float64),
         read=torch.tensor([row.read for row in rows]),
         written=torch.tensor([len(row.written) for row in rows]),

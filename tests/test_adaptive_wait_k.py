@@ -14,12 +14,13 @@ from tests.conftest import tiny_config
 from tests.oracle import batch_of
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model, save_model
 from waitinfo.model import Transformer
+from waitinfo.model.saving import load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
-from waitinfo.systems import Moment, Standing, Step, build_system, check_dial
+from waitinfo.systems import LossContext, PolicyState, Step, build_system, check_dial
 from waitinfo.systems.adaptive_wait_k import threshold
-from waitinfo.text.tokenizer import BOS, EOS, PAD, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
 def outcome(found: list[Hypothesis]) -> list[tuple]:
@@ -58,7 +59,7 @@ def test_decisions_by_hand() -> None:
     count = len(rows)
     written = torch.full((count,), 3)
     zeros = torch.zeros(count, dtype=torch.float64)
-    standing = Standing(
+    state = PolicyState(
         k=torch.full((count,), 0.8, dtype=torch.float64),
         read=written + torch.tensor([row[0] for row in rows]),
         written=written,
@@ -69,8 +70,8 @@ def test_decisions_by_hand() -> None:
     best = torch.tensor([row[1] for row in rows])
     # The rest of the probability is spread too thin to matter over forty other tokens.
     logits = torch.cat([best[:, None].log(), ((1 - best) / 40).log()[:, None].expand(-1, 40)], 1)
-    accepted = system.accept(standing, Step(logits.argmax(-1), logits, [])).tolist()
-    assert system.ready(standing).tolist() == [row[2] for row in rows]
+    accepted = system.accept(state, Step(logits.argmax(-1), logits, [])).tolist()
+    assert system.ready(state).tolist() == [row[2] for row in rows]
     assert accepted[1:] == [row[3] for row in rows[1:]]
 
 
@@ -127,12 +128,12 @@ def test_training_is_multipaths(tiny_model) -> None:
     adaptive = build_system("adaptive-wait-k", {"k_max": 6})
     for seed in range(4):
         losses = [
-            system.loss(model, batch, Moment(0, random.Random(seed))).total
+            system.loss(model, batch, LossContext(0, random.Random(seed))).total
             for system in (adaptive, build_system("multipath"))
         ]
         assert losses[0] == losses[1]
-    validated = adaptive.loss(model, batch, Moment(0, random.Random(0), k=0.4)).total
-    middle = build_system("wait-k").loss(model, batch, Moment(0, random.Random(0), k=3)).total
+    validated = adaptive.loss(model, batch, LossContext(0, random.Random(0), k=0.4)).total
+    middle = build_system("wait-k").loss(model, batch, LossContext(0, random.Random(0), k=3)).total
     assert validated == middle
 
 

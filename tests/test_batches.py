@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from waitinfo.text.batches import BatchStream, Share, make_batch, plan_epoch
 from waitinfo.text.corpus import Corpus
+from waitinfo.training.batches import BatchStream, Share, make_batch, plan_epoch
 
 BUDGET = 64
 
@@ -57,7 +57,7 @@ def test_starting_later_is_skipping(split) -> None:
 
 def test_processes_share_an_update(split) -> None:
     alone = take(split, 30, share=Share(count=2))
-    halves = [take(split, 30, share=Share(count=2, rank=r, world=2)) for r in (0, 1)]
+    halves = [take(split, 30, share=Share(count=2, rank=r, processes=2)) for r in (0, 1)]
     for update, first, second in zip(alone, *halves, strict=True):
         assert update.tokens == first.tokens == second.tokens
         assert [place for place, _ in update.batches] == [
@@ -69,6 +69,6 @@ def test_processes_share_an_update(split) -> None:
 
 
 def test_errors_of_the_background_reach_the_front(split, monkeypatch) -> None:
-    monkeypatch.setattr("waitinfo.text.batches.make_batch", lambda *_: 1 / 0)
+    monkeypatch.setattr("waitinfo.training.batches.make_batch", lambda *_: 1 / 0)
     with BatchStream(split, BUDGET, seed=1) as stream, pytest.raises(ZeroDivisionError):
         next(stream)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
-from waitinfo import bundled
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model, load_weights, save_model
-from waitinfo.model import Transformer
-from waitinfo.quantize import dequantize, quantize
+from waitinfo.model import Transformer, bundled
+from waitinfo.model.quantize import dequantize, quantize
+from waitinfo.model.saving import load_model, save_model
+from waitinfo.model.tensors import load_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer

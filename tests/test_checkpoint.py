@@ -13,8 +13,9 @@ import torch
 
 from tests.conftest import tiny_config
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model, load_weights, save_model, save_weights
 from waitinfo.model import Transformer
+from waitinfo.model.saving import load_model, save_model
+from waitinfo.model.tensors import load_weights, save_weights
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.training.checkpoint import load_newest, save_checkpoint

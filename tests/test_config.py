@@ -10,7 +10,7 @@ import pytest
 from tests.oracle import batch_of
 from waitinfo.config import apply_settings, from_mapping
 from waitinfo.errors import WaitinfoError
-from waitinfo.systems import SYSTEMS, Moment, build_system, check_dial
+from waitinfo.systems import SYSTEMS, LossContext, build_system, check_dial
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig, TrainingConfig
 
@@ -108,7 +108,7 @@ def test_every_system_has_a_summary_and_a_readable_dial() -> None:
 )
 def test_dials_are_drawn_from_their_range(name: str, options: dict, drawn: set[int]) -> None:
     system, batch = build_system(name, options), batch_of([([5] * 4, [6]), ([5], [6, 7])])
-    found = {system.draw_dial(batch, Moment(0, random.Random(seed))) for seed in range(80)}
+    found = {system.draw_dial(batch, LossContext(0, random.Random(seed))) for seed in range(80)}
     assert found == drawn
     with pytest.raises(WaitinfoError, match="need 1 <= k_min <= k_max"):
         build_system(name, {"k_min": 5, "k_max": 2})

@@ -10,12 +10,12 @@ import torch
 
 from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.experts import ExpertAttention
-from waitinfo.model.monotonic import MonotonicAttention
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.systems.mma.attention import MonotonicAttention
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:
@@ -65,10 +65,10 @@ class Fussy(System):
 
     name = "fussy"
 
-    def ready(self, standing):
-        return standing.read > standing.written // 2
+    def ready(self, state):
+        return state.read > state.written // 2
 
-    def accept(self, standing, step):
+    def accept(self, state, step):
         return (step.tokens % 2 == 0).cpu()
 
 

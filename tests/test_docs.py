@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from waitinfo.bundled import find_model
+from waitinfo.model.bundled import find_model
 from waitinfo.cli.app import expand_lists
 from waitinfo.cli.commands import app
 from waitinfo.systems import System

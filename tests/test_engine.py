@@ -22,7 +22,8 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import READ, WRITE, Engine
 from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.text.tokenizer import EOS, VocabularySpec, train_tokenizer
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
 
 NAMES = [*SYSTEMS, "fussy"]
 

@@ -17,8 +17,8 @@ from waitinfo.evaluation import quality, timing
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
 from waitinfo.evaluation.output import Output, Partial
 from waitinfo.evaluation.trace import word_trace
-from waitinfo.folder import LoadedModel, load_model, save_model
 from waitinfo.model import Transformer
+from waitinfo.model.saving import LoadedModel, load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system

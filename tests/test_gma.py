@@ -14,10 +14,10 @@ from tests.oracle import batch_of
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import SourceView
-from waitinfo.model.gaussian import GaussianAttention, log_prior, needed_tokens
 from waitinfo.model.info import cross_bias
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import Moment, build_system, check_dial
+from waitinfo.systems import LossContext, build_system, check_dial
+from waitinfo.systems.gma.attention import GaussianAttention, log_prior, needed_tokens
 
 HEADS = 3
 
@@ -60,15 +60,15 @@ def test_attention_is_the_formula_with_its_gradients(delta: float) -> None:
     visible = lengths[:, None].expand(2, 5)
     at = torch.arange(5).expand(2, 5)
     view = SourceView(visible, cross_bias(visible, 6), torch.full((2,), delta), at=at)
-    ours, aside = module(x, memory, view)
+    ours, report = module(x, memory, view)
     literal = []
     for row, n in enumerate(lengths.tolist()):
         keys, values = memory.keys[row, :, :n], memory.values[row, :, :n]
         output, positions = literal_gaussian(module, x[row], keys, values, delta)
         literal.append(output)
-        assert aside.state[row, 0].clamp_min(0.9).tolist() == pytest.approx(positions)
+        assert report.state[row, 0].clamp_min(0.9).tolist() == pytest.approx(positions)
         stopped = [math.ceil(p + delta) <= n for p in positions]
-        assert aside.stopped[row].tolist() == [stopped] * HEADS
+        assert report.stopped[row].tolist() == [stopped] * HEADS
     torch.testing.assert_close(ours, torch.stack(literal), rtol=1e-9, atol=1e-11)
     inputs = [x, states, module.step_hidden.weight, module.step_out.weight]
     weight = torch.randn_like(ours)
@@ -118,11 +118,11 @@ def test_streams_read_what_training_masks(tiny_model, delta: float) -> None:
         target = model.embed_target(batch.target_in)
         visible = batch.source_lengths[:, None].expand(batch.target_in.shape)
         dial = system.dial_rows(
-            batch, Moment(update=0, draw=random.Random(0)), system.options.delta
+            batch, LossContext(update=0, draw=random.Random(0)), system.options.delta
         )
         decoded = model.decode(target, encoded, visible, dial)
         # The path is the largest need of any layer so far, within the source.
-        need = torch.stack([aside.state for aside in decoded.extras]).amax((0, 2))[0]
+        need = torch.stack([report.state for report in decoded.extras]).amax((0, 2))[0]
         need = (need.clamp_min(0.9) + delta).ceil().clamp_max(len(source) + 1)
         length = len(hypothesis.path)
         assert need[:length].tolist() == hypothesis.path
@@ -145,8 +145,8 @@ def test_delta_is_the_dial_and_the_trained_one_its_default(tiny_model) -> None:
     model, batch = tiny_model(cross_attention="gma"), batch_of([([5, 6, 7, 8, 9, 10], [11, 12])])
 
     def loss(options: dict, k: float | None = None) -> float:
-        moment = Moment(update=5, draw=random.Random(0), k=k)
-        return float(build_system("gma", options).loss(model, batch, moment).total.detach())
+        context = LossContext(update=5, draw=random.Random(0), k=k)
+        return float(build_system("gma", options).loss(model, batch, context).total.detach())
 
     assert loss({"delta": 0.0}) == loss({"delta": 4.0}, k=0.0) != loss({"delta": 4.0})
     assert loss({"whole_source_updates": 6}) == loss({"delta": 99.0}) != loss({})

@@ -17,17 +17,17 @@ from tests.test_engine import trickle
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import Moment, build_system, check_dial
-from waitinfo.systems.gsimt import Actions, poisson_prior, prior_divergence
-from waitinfo.systems.lattice import (
+from waitinfo.systems import LossContext, build_system, check_dial
+from waitinfo.systems.gsimt.lattice import (
     NEVER,
     expected_cost,
     forward_scores,
     lattice_points,
     log_marginal,
 )
-from waitinfo.systems.prefixes import prefix_groups, send_groups
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.systems.gsimt.prefixes import prefix_groups, send_groups
+from waitinfo.systems.gsimt.system import Actions, poisson_prior, prior_divergence
+from waitinfo.text.special import BOS, EOS, PAD
 
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
 
@@ -212,13 +212,13 @@ def test_loss_equals_one_decoder_call_for_each_prefix(
     tiny_model, monkeypatch, positions: int, smoothing: float
 ) -> None:
     """Packed, in groups and computed again, or not: the same loss and the same gradients."""
-    monkeypatch.setattr("waitinfo.systems.prefixes.LOGITS_AT_ONCE", 40 * 5)
+    monkeypatch.setattr("waitinfo.systems.gsimt.prefixes.LOGITS_AT_ONCE", 40 * 5)
     options = {"zeta": 2.0, "band": 2, "positions_at_once": positions, "prior_weight": 0.7}
     system = build_system("gsimt", options)
     model = restless(tiny_model(seed=2, write_head=True)).train()
     batch = batch_of(PAIRS, pad_to=8)
-    moment = Moment(update=0, draw=random.Random(0), label_smoothing=smoothing)
-    losses = system.loss(model, batch, moment)
+    context = LossContext(update=0, draw=random.Random(0), label_smoothing=smoothing)
+    losses = system.loss(model, batch, context)
 
     write, tokens = naive_scores(model, batch)
     gold = tokens.gather(-1, batch.target_out[:, None, :, None].expand(-1, 7, -1, 1))[..., 0]
@@ -264,9 +264,9 @@ def reaching(w: Tensor, n: int, m: int, points: Tensor) -> dict[tuple[int, int],
 
 def test_a_wide_band_is_the_whole_lattice(tiny_model) -> None:
     model, batch = restless(tiny_model(seed=2, write_head=True)), batch_of(PAIRS)
-    moment = Moment(update=0, draw=random.Random(0), label_smoothing=0.1)
+    context = LossContext(update=0, draw=random.Random(0), label_smoothing=0.1)
     whole, wide, narrow = (
-        build_system("gsimt", {"band": band, "zeta": 1.0}).loss(model, batch, moment)
+        build_system("gsimt", {"band": band, "zeta": 1.0}).loss(model, batch, context)
         for band in (0, 20, 1)
     )
     torch.testing.assert_close(wide.total, whole.total)
@@ -318,7 +318,7 @@ def test_what_is_computed_again_has_the_same_dropout() -> None:
 
     def loss() -> Tensor:
         torch.manual_seed(5)
-        return system.loss(model, batch, Moment(0, random.Random(0), 0.1)).total
+        return system.loss(model, batch, LossContext(0, random.Random(0), 0.1)).total
 
     weight = model.decoder_layers[0].cross.out.weight
     direction = torch.randn_like(weight)
@@ -333,8 +333,8 @@ def test_what_is_computed_again_has_the_same_dropout() -> None:
 
 def test_whole_source_updates_train_like_full(tiny_model) -> None:
     model, batch = tiny_model(write_head=True), batch_of(PAIRS)
-    moment = Moment(update=3, draw=random.Random(0), label_smoothing=0.1)
-    found = build_system("gsimt", {"whole_source_updates": 4}).loss(model, batch, moment)
+    context = LossContext(update=3, draw=random.Random(0), label_smoothing=0.1)
+    found = build_system("gsimt", {"whole_source_updates": 4}).loss(model, batch, context)
     logits = model.logits(
         model.decode(
             model.embed_target(batch.target_in),
@@ -351,9 +351,9 @@ def test_whole_source_updates_train_like_full(tiny_model) -> None:
 
 def test_without_dropout_training_is_validation(tiny_model) -> None:
     model, batch, system = tiny_model(write_head=True), batch_of(PAIRS), build_system("gsimt")
-    training = system.loss(model, batch, Moment(0, random.Random(0), 0.1))
+    training = system.loss(model, batch, LossContext(0, random.Random(0), 0.1))
     with torch.inference_mode():
-        validation = system.loss(model, batch, Moment(0, random.Random(0), k=0.5))
+        validation = system.loss(model, batch, LossContext(0, random.Random(0), k=0.5))
     torch.testing.assert_close(training.parts["nll"], validation.parts["nll"])
     torch.testing.assert_close(
         validation.total, validation.parts["nll"] + validation.parts["prior"]

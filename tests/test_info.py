@@ -20,7 +20,7 @@ from waitinfo.model.info import (
     info_sum_loss,
     self_bias,
 )
-from waitinfo.text.tokenizer import BOS
+from waitinfo.text.special import BOS
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 
@@ -162,6 +162,69 @@ def test_norm_info_averages_over_the_text() -> None:
     found = info(torch.tensor([[4, 5]]), torch.zeros(1, 2, 8), matrix)[0]
     assert float(0.75 * found[0] + 0.25 * found[1]) == pytest.approx(0.9, abs=1e-5)
     assert float(found[0] / found[1]) == pytest.approx(float(matrix[4].norm() / matrix[5].norm()))
+
+
+def counted_norms(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """Shapes of the tensors whose norm is computed from here on."""
+    shapes: list[torch.Size] = []
+    real = torch.Tensor.norm
+
+    def norm(self: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        shapes.append(self.shape)
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(torch.Tensor, "norm", norm)
+    return shapes
+
+
+def test_norm_info_is_computed_once_for_a_trained_model(
+    tiny_model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(info="norm", joint=False)
+    for info in (model.source_info, model.target_info):
+        info.fit(torch.arange(40.0), 1.1)
+    tokens = torch.tensor([[5, 6, 7, 39]])
+
+    def expected() -> torch.Tensor:
+        matrix = model.source_embedding.weight.detach()
+        lengths = (matrix * matrix).sum(-1).sqrt()
+        share = torch.arange(40.0) / torch.arange(40.0).sum()
+        average = (lengths * share.double()).sum()
+        return (1.1 * lengths / average).clamp(0.05, 1.95)[tokens]
+
+    shapes = counted_norms(monkeypatch)
+    with torch.inference_mode():
+        for _ in range(5):
+            torch.testing.assert_close(model.embed_source(tokens).info, expected())
+            model.embed_target(tokens)
+    assert len(shapes) == 2, "one for each side, however many steps"
+    loss = (model.embed_source(tokens).info * model.embed_source(tokens).x.sum(-1)).sum()
+    loss.backward()  # what was computed without gradients serves where they flow
+
+    with torch.no_grad():
+        model.source_embedding.weight[5].mul_(2)
+    torch.testing.assert_close(model.embed_source(tokens).info, expected())
+    other = {name: tensor * 3 for name, tensor in model.weights().items()}
+    other["source_info.share"] = model.source_info.share.clone()
+    other["source_info.scale"] = model.source_info.scale.clone()
+    for assign in (False, True):
+        model.load_weights({**other, "source_embedding.weight": torch.randn(40, 32).double()},
+                           assign=assign)  # fmt: skip
+        torch.testing.assert_close(model.embed_source(tokens).info, expected())
+    narrow = model.half().embed_source(tokens).info
+    assert narrow.dtype == torch.float16
+    torch.testing.assert_close(narrow.double(), expected().double(), rtol=5e-3, atol=5e-3)
+
+
+def test_norm_info_follows_the_matrix_in_training() -> None:
+    info = TokenInfo("norm", 6, 8, fixed=False).train()
+    info.fit(torch.ones(6), 1.0)
+    matrix = torch.rand(6, 8)
+    tokens = torch.tensor([[4, 5]])
+    before = info(tokens, torch.zeros(1, 2, 8), matrix)
+    matrix[4] *= 0.5
+    after = info(tokens, torch.zeros(1, 2, 8), matrix)
+    assert after[0, 0] < before[0, 0] and after[0, 1] > before[0, 1]
 
 
 def test_frequency_info_is_surprise_scaled_to_the_mean() -> None:

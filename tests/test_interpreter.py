@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.oracle import uncached_decodes
-from waitinfo.bundled import DEFAULT, bundled_models, find_model
 from waitinfo.cli.app import main
-from waitinfo.folder import load_model
+from waitinfo.model.bundled import DEFAULT, bundled_models, find_model
+from waitinfo.model.saving import load_model
 from waitinfo.streaming.translator import Translator, load
 
 ROOT = Path(__file__).parent.parent

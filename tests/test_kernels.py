@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
-from waitinfo.systems import Moment, System, build_system
+from waitinfo.systems import LossContext, System, build_system
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
@@ -184,7 +184,7 @@ def loss_of(system: System, model: Transformer) -> Tensor:
         model.before_loss()
     exact = next(model.parameters()).dtype == torch.float64
     with torch.autocast(DEVICE, torch.bfloat16, enabled=not (INTERPRETED or exact)):
-        return system.loss(model, batch, Moment(10, random.Random(1), 0.1)).total
+        return system.loss(model, batch, LossContext(10, random.Random(1), 0.1)).total
 
 
 @pytest.mark.parametrize("name", ["wait-info", "mma"])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import write_pairs
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
-from waitinfo.folder import load_model
+from waitinfo.model.saving import load_model
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText

@@ -19,12 +19,17 @@ from tests.conftest import tiny_config
 from tests.oracle import batch_of, uncached_decodes
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import monotonic
-from waitinfo.model.monotonic import expected_alignment, lookback, stop_probability, walk
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import Moment, build_system, check_dial
-from waitinfo.systems.mma import delay_variance, expected_delays, expected_lags, slowest_delays
-from waitinfo.text.tokenizer import EOS
+from waitinfo.systems import LossContext, build_system, check_dial
+from waitinfo.systems.mma import attention as monotonic
+from waitinfo.systems.mma.attention import expected_alignment, lookback, stop_probability, walk
+from waitinfo.systems.mma.system import (
+    delay_variance,
+    expected_delays,
+    expected_lags,
+    slowest_delays,
+)
+from waitinfo.text.special import EOS
 
 
 def all_walks(p: Tensor, length: int) -> list[tuple[list[int], Tensor]]:
@@ -188,15 +193,17 @@ def test_the_loss_adds_the_slowest_heads_lag(tiny_model, kind: str) -> None:
     model, batch = tiny_model(cross_attention=kind), batch_of(pairs, pad_to=9)
 
     def total(latency: float, variance: float, update: int = 7) -> float:
-        moment = Moment(update, random.Random(0))
+        context = LossContext(update, random.Random(0))
         options = {"latency_weight": latency, "variance_weight": variance, "latency_after": 7}
-        return float(build_system("mma", options).loss(model, batch, moment).total.detach())
+        return float(build_system("mma", options).loss(model, batch, context).total.detach())
 
     source, target = model.embed_source(batch.source), model.embed_target(batch.target_in)
     encoded = model.encode(source, batch.source_lengths)
     visible = batch.source_lengths[:, None].expand(batch.target_in.shape)
     extras = model.decode(target, encoded, visible).extras
-    delays = torch.cat([aside.alignment for aside in extras], 1) @ torch.arange(1.0, 10.0).double()
+    delays = (
+        torch.cat([report.alignment for report in extras], 1) @ torch.arange(1.0, 10.0).double()
+    )
     lag = spread = 0.0
     for row, (n, m) in enumerate([(5, 4), (2, 6)]):
         heads = delays[row, :, :m]
@@ -259,13 +266,14 @@ def test_half_precision_training_is_finite() -> None:
         from tests.conftest import tiny_config
         from tests.oracle import batch_of
         from waitinfo.model import Transformer
-        from waitinfo.systems import Moment, build_system
+        from waitinfo.systems import LossContext, build_system
         batch = batch_of([(list(range(4, 14)), list(range(14, 24))), ([4], [5])])
         for name in ("mma", "gma"):
             torch.manual_seed(0)
             model = Transformer(tiny_config(cross_attention=name)).train()
             with torch.autocast("cpu", torch.bfloat16):
-                losses = build_system(name).loss(model, batch, Moment(0, random.Random(0), 0.1))
+                context = LossContext(0, random.Random(0), 0.1)
+                losses = build_system(name).loss(model, batch, context)
             losses.total.backward()
             for parameter, p in model.named_parameters():
                 assert p.grad.isfinite().all() and p.grad.any(), (name, parameter)

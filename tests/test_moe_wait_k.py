@@ -13,15 +13,16 @@ from torch import Tensor
 from tests.oracle import batch_of, uncached_decode
 from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model, read_tensors
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.attention import Memory, SourceView, merge_heads
-from waitinfo.model.experts import ExpertAttention
 from waitinfo.model.info import cross_bias
+from waitinfo.model.saving import load_model
+from waitinfo.model.tensors import read_tensors
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import Moment, build_system
-from waitinfo.systems.moe_wait_k import spread_lags
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.systems import LossContext, build_system
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
+from waitinfo.systems.moe_wait_k.system import spread_lags
+from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 
@@ -90,8 +91,8 @@ def test_attention_is_the_literal_mixture() -> None:
     visible = torch.tensor([[[1, 2, 3], [3, 4, 6], [2, 3, 4]], [[1, 2, 3], [2, 5, 7], [2, 4, 6]]])
     k = torch.tensor([3.0, 11.0])
     view = SourceView(visible, cross_bias(visible, 7), k, cross_bias(read, 7))
-    found, aside = attention(x, Memory(keys, values), view)
-    gates = aside.gates
+    found, report = attention(x, Memory(keys, values), view)
+    gates = report.gates
     for b in range(2):
         expected, weighed = literal_experts(
             attention, x[b], keys[b], values[b], visible[b].tolist(), read[b].tolist(), float(k[b])
@@ -157,12 +158,12 @@ def test_equal_experts_are_wait_k(tiny_model, monkeypatch, lags: str, k: int, en
     plain.load_weights(shared)
     moe, fixed = build_system("moe-wait-k", {"lags": lags}), build_system("wait-k")
     batch = batch_of(PAIRS, pad_to=12)
-    moment = Moment(update=0, draw=random.Random(0), label_smoothing=0.1, k=k)
+    context = LossContext(update=0, draw=random.Random(0), label_smoothing=0.1, k=k)
     states, decode = [], Transformer.decode
     monkeypatch.setattr(
         Transformer, "decode", lambda s, *given: states.append(decode(s, *given)) or states[-1]
     )
-    totals = [s.loss(net, batch, moment).total for net, s in ((model, moe), (plain, fixed))]
+    totals = [s.loss(net, batch, context).total for net, s in ((model, moe), (plain, fixed))]
     torch.testing.assert_close(*totals, rtol=1e-10, atol=1e-10)
     logits = [plain.logits(found.states) for found in states]
     torch.testing.assert_close(*logits, rtol=1e-10, atol=1e-10)
@@ -191,12 +192,12 @@ def test_training_sees_what_streaming_saw(tiny_model, monkeypatch, k: int) -> No
 
     monkeypatch.setattr(Transformer, "step", watched_step)
     monkeypatch.setattr(Transformer, "decode", watched_decode)
-    monkeypatch.setattr(system, "draw_dial", lambda batch, moment: k)
+    monkeypatch.setattr(system, "draw_dial", lambda batch, context: k)
     for source in sentences(8, seed=5):
         streamed.clear()
         hypothesis = Decoder(model, system, "allow", slots=1).decode([source], k)[0]
         batch = batch_of([(source, hypothesis.tokens)], pad_to=14)
-        system.loss(model, batch, Moment(update=10**6, draw=random.Random(0)))
+        system.loss(model, batch, LossContext(update=10**6, draw=random.Random(0)))
         visible, dial, read = trained[-1]
         for place, (heads, used, had) in enumerate(streamed):
             assert visible[0, :, place].tolist() == heads
@@ -224,7 +225,7 @@ def test_the_drawn_dial_makes_the_path_and_reaches_the_network(tiny_model, monke
     )
     dials = set()
     for seed in range(12):
-        system.loss(model, batch, Moment(0, random.Random(seed)))
+        system.loss(model, batch, LossContext(0, random.Random(seed)))
         visible, k, read = seen[-1]
         drawn = random.Random(seed).randint(1, batch.longest_source)
         assert k.tolist() == [drawn] * 3
@@ -240,7 +241,7 @@ def test_stage_one_is_without_gates(tiny_model) -> None:
     batch = batch_of(PAIRS)
 
     def loss(model: Transformer, update: int, k: float | None = None) -> Tensor:
-        return system.loss(model, batch, Moment(update, random.Random(1), k=k)).total
+        return system.loss(model, batch, LossContext(update, random.Random(1), k=k)).total
 
     torch.testing.assert_close(loss(gated, 4), loss(equal, 4))
     torch.testing.assert_close(loss(equal, 5), loss(equal, 4))

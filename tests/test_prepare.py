@@ -13,11 +13,11 @@ import pytest
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.errors import WaitinfoError
-from waitinfo.text.batches import make_batch
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.training.batches import make_batch
 
 
 def texts(corpus: Corpus) -> list[tuple[str, str]]:

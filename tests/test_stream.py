@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo import AsyncTranslator, Translator, load
 from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.event import Event
 from waitinfo.streaming.segmenter import ends_sentence
-from waitinfo.streaming.stream import Event, Stream
+from waitinfo.streaming.stream import Stream
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.training import train
@@ -108,10 +109,12 @@ def test_writing_begins_before_the_sentence_ends(translator: Translator) -> None
 
 
 def test_empty_streams(translator: Translator) -> None:
-    for pieces in ([], [""], ["   ", "\n\t"], ["\u200b \x07"]):
+    for pieces in ([], [""], ["   ", "\n\t"], [" \x07"]):
         stream = translate(translator, pieces, 3, raw=True)
-        assert stream.trace == [] or stream.text is not None
+        assert stream.trace == [] and stream.text == "" and stream.finished
     assert translator.translate("") == ""
+    visible = translate(translator, ["\u200b"], 3, raw=True)
+    assert [e.word for e in visible.trace if e.kind == "READ" and e.word] == ["\u200b"]
 
 
 def test_many_streams_together_equal_each_alone(translator: Translator) -> None:
@@ -146,7 +149,7 @@ def test_hours_of_speech_reuse_one_slot(translator: Translator) -> None:
         stream.push(f"{WORDS[number % 10]} ba be.")
     stream.finish()
     assert stream.trace[-1].sentence == 59
-    assert len(translator.engine.free) == translator.engine.slots
+    assert translator.open_streams == 0
 
 
 def test_a_sentence_without_end_is_continued(translator: Translator) -> None:
@@ -201,8 +204,8 @@ def test_async_streams_are_served_together(translator: Translator) -> None:
             events += await stream.push(word)
             await asyncio.sleep(0)
         events += await stream.finish()
-        assert events == stream.stream.trace
-        return stream.stream
+        assert events == stream.trace
+        return stream
 
     async def everyone() -> list[Stream]:
         server = AsyncTranslator(translator)

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import normalise
-from waitinfo.text.tokenizer import (
-    SPECIALS,
-    UNK,
-    Tokenizer,
-    Vocabulary,
-    VocabularySpec,
-    train_tokenizer,
-)
+from waitinfo.text.special import SPECIALS, UNK
+from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
 
 LINES = [f"der Hund {a} läuft {b} schnell" for a in "abcdefgh" for b in "uvwxyz"]
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import load_model
+from waitinfo.model.saving import load_model
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
@@ -262,7 +262,7 @@ def test_info_aware_full_sentence_model_trains(toy_corpus: Path, tmp_path: Path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-@pytest.mark.parametrize("name", [n for n in SYSTEMS if SYSTEMS[n].fixed_shapes])
+@pytest.mark.parametrize("name", [n for n in SYSTEMS if not SYSTEMS[n].plans_by_length])
 def test_recorded_updates_learn_what_plain_ones_do(
     toy_corpus: Path, tmp_path: Path, name: str
 ) -> None:

@@ -15,10 +15,10 @@ from statistics import mean, stdev
 import torch
 from info_words import token_infos
 
-from waitinfo.folder import load_model
 from waitinfo.model.info import info_path
+from waitinfo.model.saving import load_model
 from waitinfo.text.files import normalise, read_lines
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.special import EOS
 
 DIALS = (1, 3, 5, 7, 9)
 

@@ -17,9 +17,10 @@ from statistics import mean
 
 import torch
 
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.text.files import normalise
-from waitinfo.text.tokenizer import BOS, SPACE
+from waitinfo.text.special import BOS
+from waitinfo.text.tokenizer import SPACE
 
 CONTENT = ("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM")
 FUNCTION = ("DET", "ADP", "PRON", "AUX", "CCONJ", "SCONJ", "PART")

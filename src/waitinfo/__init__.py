@@ -1,28 +1,40 @@
 """waitinfo: simultaneous machine translation with the wait-info policy.
 
-translator = waitinfo.load("run")
-stream = translator.stream(k=3)
-for word in words:
-    for event in stream.push(word):
-        ...
-stream.finish()
+translator = waitinfo.load()
+with translator.stream(k=3) as stream:
+    for word in words:
+        for event in stream.push(word):
+            ...
+    stream.finish()
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from waitinfo.streaming.translator import AsyncTranslator, Translator, load
+    from waitinfo.streaming.asynchronous import AsyncTranslator
+    from waitinfo.streaming.event import Event
+    from waitinfo.streaming.stream import Stream
+    from waitinfo.streaming.translator import Translator, load
 
 __version__ = "0.1.0"
-__all__ = ["AsyncTranslator", "Translator", "__version__", "load"]
+__all__ = ["AsyncTranslator", "Event", "Stream", "Translator", "WaitinfoError", "load"]
+
+__getattr__, _ = lazy_names(
+    __name__,
+    {
+        "AsyncTranslator": "waitinfo.streaming.asynchronous",
+        "Event": "waitinfo.streaming.event",
+        "Stream": "waitinfo.streaming.stream",
+        "Translator": "waitinfo.streaming.translator",
+        "load": "waitinfo.streaming.translator",
+    },
+)
 
 
-def __getattr__(name: str) -> Any:
-    """The public names are imported when used: `waitinfo --help` needs no torch."""
-    if name in __all__:
-        from waitinfo.streaming import translator
-
-        return getattr(translator, name)
-    raise AttributeError(f"module 'waitinfo' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

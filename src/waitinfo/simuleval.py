@@ -53,12 +53,12 @@ class Agent(TextToTextAgent):
         )
 
     def to(self, device: str, *args: Any, **kwargs: Any) -> None:
-        if torch.device(device).type != self.translator.engine.model.device.type:
+        if torch.device(device).type != self.translator.device.type:
             self._load(self.args, device)
 
     def reset(self) -> None:
         super().reset()
-        if self.stream is not None and not self.stream.finished:
+        if self.stream is not None:
             self.stream.close()
         self.stream = None
         self._taken = 0  # source words
@@ -70,8 +70,9 @@ class Agent(TextToTextAgent):
         fresh = self.states.source[self._taken :]
         self._taken = len(self.states.source)
         ended = self.states.source_finished
-        self.stream.accept(" ".join(fresh))
-        events = self.stream.finish() if ended else self.translator.serve(self.stream)
+        events = self.stream.push(" ".join(fresh))
+        if ended:
+            events += self.stream.finish()
         if any(event.sentence for event in events):
             raise WaitinfoError(
                 f"a sentence is longer than {self.args.capacity} tokens; raise --capacity"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from waitinfo.model.sizes import SIZES
+from waitinfo.systems import SYSTEMS
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,6 +21,14 @@ app = typer.Typer(
 )
 
 Paths = list[Path]
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
 ModelFolder = Annotated[
     Path | None,
     typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
@@ -75,6 +87,10 @@ def prepare(
     ] = 1000,
     shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
     seed: Annotated[int, typer.Option(help="Decides samples.")] = 1,
+    source_language: Annotated[
+        str | None, typer.Option(help="Its code, as de: models trained on the corpus will say so.")
+    ] = None,
+    target_language: Annotated[str | None, typer.Option(help="Its code, as en.")] = None,
 ) -> None:
     """Turn parallel text into a corpus to train on.
 
@@ -90,21 +106,30 @@ def prepare(
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
     from waitinfo.text.files import ParallelText
+    from waitinfo.text.languages import Languages
     from waitinfo.text.prepare import PrepareOptions
     from waitinfo.text.prepare import prepare as run
 
     options = PrepareOptions(
-        vocab, separate, vocab_from, max_tokens, max_ratio, keep_duplicates, holdout,
-        shard_mib=shard_mib, seed=seed,
-    )  # fmt: skip
+        vocab=vocab,
+        separate=separate,
+        vocabulary_from=vocab_from,
+        max_tokens=max_tokens,
+        max_ratio=max_ratio,
+        keep_duplicates=keep_duplicates,
+        holdout=holdout,
+        shard_mib=shard_mib,
+        seed=seed,
+        languages=Languages(source_language, target_language),
+    )
     with progress_bar() as progress:
         manifest = run(
             ParallelText(source or [], target or [], tsv or []),
             out,
             options,
-            ParallelText(dev_source or [], dev_target or []),
-            ParallelText(exclude_source or [], exclude_target or []),
-            progress,
+            dev=ParallelText(dev_source or [], dev_target or []),
+            exclude=ParallelText(exclude_source or [], exclude_target or []),
+            progress=progress,
         )
     summarise_corpus(manifest, out)
 
@@ -113,14 +138,10 @@ def prepare(
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     system: Annotated[
-        str | None,
-        typer.Option(
-            help="full, wait-k, multipath, adaptive-wait-k, moe-wait-k, mma, gma, gsimt or "
-            "wait-info."
-        ),
+        str | None, typer.Option(help=f"The system to train: {one_of(SYSTEMS)}.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    size: Annotated[str | None, typer.Option(help=f"Size of the model: {one_of(SIZES)}.")] = None,
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, over the recipe.")
@@ -227,10 +248,21 @@ def translate(
 
     run(
         Request(
-            text or [], model, input, k, system, set_ or [], show, pace, ending, beam, device,
-            dtype, threads,
+            text=text or [],
+            model=model,
+            input=input,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            show=show,
+            pace=pace,
+            ending=ending,
+            beam=beam,
+            device=device,
+            dtype=dtype,
+            threads=threads,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -284,10 +316,25 @@ def evaluate(
 
     run(
         Request(
-            model, source, reference, out, k, system, set_ or [], ending, beam, name, label,
-            save_text, overwrite, rate, timed, comet, device,
+            model=model,
+            source=source,
+            reference=reference,
+            out=out,
+            k=k,
+            system=system,
+            settings=set_ or [],
+            ending=ending,
+            beam=beam,
+            name=name,
+            label=label,
+            save_text=save_text,
+            overwrite=overwrite,
+            rate=rate,
+            timed=timed,
+            comet=comet,
+            device=device,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -338,7 +385,22 @@ def compare(
     """
     from waitinfo.cli.compare import Request, run
 
-    run(Request(results, out, x, y, at, baseline, only, published, paired, labels, bands, title))
+    run(
+        Request(
+            results=results,
+            out=out,
+            x=x,
+            y=y,
+            at=at,
+            baseline=baseline,
+            only=only,
+            published=published,
+            paired=paired,
+            labels=labels,
+            bands=bands,
+            title=title,
+        )
+    )
 
 
 @app.command()

@@ -34,7 +34,7 @@ from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 LATENCIES = frozenset(f"{profile}.{metric}" for profile in PROFILES for metric in METRICS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What was asked for on the command line."""
 

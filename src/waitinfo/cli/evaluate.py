@@ -26,7 +26,7 @@ from waitinfo.progress import Progress
 from waitinfo.systems import check_dial
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What was asked for on the command line."""
 

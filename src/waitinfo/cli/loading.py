@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from waitinfo.bundled import find_model
 from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.systems import System
 
 

@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from waitinfo.bundled import DEFAULT, bundled_models
 from waitinfo.cli.display import note
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.folder import load_model, save_model
+from waitinfo.model.bundled import DEFAULT, bundled_models
 
 
 def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
@@ -52,12 +51,22 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
+    from waitinfo.model.saving import load_model, save_model
+
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")
     if out.exists():
         raise WaitinfoError(f"{out}: exists already; choose a new folder")
     loaded = load_model(source)
-    save_model(out, loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary, dtype)
+    save_model(
+        out,
+        loaded.model,
+        loaded.model.weights(),
+        loaded.system,
+        loaded.vocabulary,
+        dtype,
+        languages=loaded.languages,
+    )
     before, after = (
         sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         for folder in (loaded.folder, out)

@@ -18,16 +18,16 @@ from waitinfo.cli.display import note
 from waitinfo.cli.loading import check_beam, load
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.folder import LoadedModel
+from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.beam import BeamDecoder
-from waitinfo.streaming.stream import Event
+from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
 
 TOGETHER = 32  # lines of a file translated at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What was typed."""
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from waitinfo.streaming.stream import Event
+from waitinfo.streaming.event import Event
 from waitinfo.text.tokenizer import SPACE
 
 STOP = "</s>"

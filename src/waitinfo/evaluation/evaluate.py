@@ -18,7 +18,8 @@ from waitinfo.evaluation.output import FORMAT, Output, Partial, Point
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.timing import timed_latency
 from waitinfo.evaluation.trace import WordTrace, word_trace
-from waitinfo.folder import LoadedModel, fingerprint
+from waitinfo.model.folder import fingerprint
+from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder, Hypothesis

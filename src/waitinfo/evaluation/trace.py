@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.streaming.words import WordBuilder
-from waitinfo.text.tokenizer import EOS, Vocabulary
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Vocabulary
 
 
 @dataclass(frozen=True)

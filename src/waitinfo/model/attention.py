@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.cache import KeyValueCache, Rows
-
-# cuDNN's attention plans anew for every shape, and the shapes of streams grow by one a step: on an
-# H200 that made a word take 190 ms instead of 13. The other fused kernels take any shape.
-torch.backends.cuda.enable_cudnn_sdp(False)
-
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
@@ -58,7 +52,7 @@ def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: flo
 
 
 @dataclass(frozen=True)
-class Place:
+class CachePosition:
     """Where new positions go in a cache: rows of it, positions at [R, T], and how far to look."""
 
     rows: Rows
@@ -70,12 +64,12 @@ class Place:
 class SelfView:
     """What a self-attention may look at.
 
-    bias None means everything before and including the query (causal, without info). With a place,
-    the keys are those of the cache, the new ones included.
+    bias None means everything before and including the query (causal, without info). With a
+    position, the keys are those of the cache, the new ones included.
     """
 
     bias: Tensor | None
-    place: Place | None = None
+    position: CachePosition | None = None
 
 
 class SelfAttention(nn.Module):
@@ -92,11 +86,11 @@ class SelfAttention(nn.Module):
         """[B, T, d] -> [B, T, d]."""
         projected = self.project(x)
         dropout = self.dropout if self.training else 0.0
-        if cache is None or view.place is None:
+        if cache is None or view.position is None:
             return self.out(self.attend(projected, self.heads, view.bias, dropout))
         queries, keys, values = split_projection(projected, self.heads)
-        cache.put(keys, values, view.place.rows, view.place.at)
-        keys, values = cache.view(view.place.rows, view.place.keys)
+        cache.put(keys, values, view.position.rows, view.position.at)
+        keys, values = cache.view(view.position.rows, view.position.keys)
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
         return self.out(merge_heads(mixed))
 
@@ -126,11 +120,11 @@ class SourceView:
 
 
 @dataclass(frozen=True)
-class Aside:
-    """What a cross-attention reports besides its output."""
+class AttentionReport:
+    """Extra outputs of a cross-attention."""
 
-    state: Tensor | None = None  # [B, H, T] where each head stands after each target position
-    stopped: Tensor | None = None  # [B, H, T] found its place within the visible prefix
+    state: Tensor | None = None  # [B, H, T] source position of each head after each target position
+    stopped: Tensor | None = None  # [B, H, T] whether a head stopped within the visible prefix
     alignment: Tensor | None = None  # [B, H, T, S] expected, for a latency loss
     gates: Tensor | None = None  # [B, H, T] weights of the heads
 
@@ -138,10 +132,12 @@ class Aside:
 class CrossAttention(nn.Module):
     """Cross-attention of one decoder layer.
 
-    Attention of other systems takes this class's place: same arguments, and an optional second
-    result (expected alignments, wishes to read on) that the system finds in `Decoded.extras`.
+    A subclass can replace it: same arguments, and an optional second result (expected alignments,
+    wishes to read on) that the system finds in `Decoded.extras`. A subclass with a `name` of its
+    own is registered under it, as a value of `model.cross_attention`.
     """
 
+    name: ClassVar[str] = "plain"
     carries: ClassVar[bool] = False  # whether a state goes from one target position to the next
     key_vectors: ClassVar[int] = 1  # a head's keys of one source token, side by side
 
@@ -153,14 +149,28 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(width, width)
         self.attend: Attend = attend
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" in vars(cls):
+            known = CROSS_ATTENTIONS.setdefault(cls.name, cls)
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
+            CROSS_ATTENTIONS[cls.name] = cls  # the same defined again, as in a notebook
+
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
         keys, values = (split_heads(p, self.heads) for p in self.project(states).chunk(2, dim=-1))
         return Memory(keys, values)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside | None]:
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport | None]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         dropout = self.dropout if self.training else 0.0
         mixed = self.attend(queries, memory.keys, memory.values, view.bias, False, dropout)
         return self.out(merge_heads(mixed)), None
+
+
+# By name, as `model.cross_attention` gives it; systems add theirs when they are imported.
+CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}

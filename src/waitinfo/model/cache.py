@@ -59,6 +59,11 @@ class KeyValueCache:
         """The first `length` positions of the given rows: [R, H, length, d/H] each."""
         return rows.take(self.keys[:, :, :length]), rows.take(self.values[:, :, :length])
 
+    def clear(self, row: int) -> None:
+        """Set a row to zero."""
+        self.keys[row] = 0
+        self.values[row] = 0
+
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was."""
         self.keys, self.values = self.keys[index], self.values[index]

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.errors import WaitinfoError, unknown
-
-# Named sizes; Small, Base and Big are those of the paper.
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"width": 128, "ffn": 256, "encoder_layers": 2, "decoder_layers": 2, "heads": 4},
-    "small": {"width": 512, "ffn": 1024, "encoder_layers": 6, "decoder_layers": 6, "heads": 4},
-    "base": {"width": 512, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "heads": 8},
-    "big": {"width": 1024, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "heads": 16},
-}
+from waitinfo.model.attention import CROSS_ATTENTIONS
+from waitinfo.systems import SYSTEMS
 
 CHOICES = {
     "encoder": ("causal", "bidirectional"),
@@ -42,14 +36,16 @@ class ModelConfig:
     encoder: str = "causal"  # causal: a source token sees only earlier ones, so it never changes
     cross_attention: str = "plain"
     info: str = "none"  # none, learned through attention, or by token frequency or embedding norm
-    info_self_attention: bool = True  # Eq. 7-8
-    info_cross_attention: bool = True  # Eq. 9-10
+    info_self_attention: bool = True  # Eq. 8-9
+    info_cross_attention: bool = True  # Eq. 10-11
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
     write_head: bool = False  # a probability of WRITE, from each decoder state
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
+        if self.cross_attention not in CROSS_ATTENTIONS:
+            SYSTEMS.load()  # they register theirs
+        for name, allowed in {**CHOICES, "cross_attention": tuple(CROSS_ATTENTIONS)}.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"model.{name}", getattr(self, name), allowed)
         for name in ("width", "ffn", "encoder_layers", "decoder_layers", "heads"):

@@ -6,10 +6,12 @@ log w to the scores, so both special attentions are ordinary attention with an a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from waitinfo.text.tokenizer import BOS
+from waitinfo.text.special import BOS
 
 SMALLEST_WEIGHT = 1e-4  # of 2 - |difference|: keeps its logarithm finite in half precision
 
@@ -38,6 +40,7 @@ class TokenInfo(nn.Module):
         self.scale: Tensor
         self.share: Tensor
         self.table: Tensor
+        self._kept: tuple[list[Any], Tensor, list[Tensor]] | None = None
         if self.kind == "attention":
             self.quantizer = InfoQuantizer(width)
         elif self.kind == "frequency":
@@ -53,12 +56,32 @@ class TokenInfo(nn.Module):
         elif self.kind == "frequency":
             info = self.table[tokens]
         elif self.kind == "norm":
-            norms = embedding.detach().norm(dim=-1)
-            info = _in_range(self.scale * norms[tokens] / (norms * self.share).sum())
+            info = self._by_norm(embedding)[tokens]
         else:
             info = torch.ones(tokens.shape, device=x.device, dtype=embedding.dtype)
         # The position that carries begin-of-sequence stands for no token yet.
         return info.masked_fill(tokens == BOS, 1.0)
+
+    def _by_norm(self, embedding: Tensor) -> Tensor:
+        """Info of every token, from the matrix [V, d]: [V].
+
+        It is computed once for a trained model, and again when a tensor it depends on changes.
+        Training changes the matrix with every update.
+        """
+        inputs = (embedding, self.share, self.scale)
+        if self.training or any(tensor.is_inference() for tensor in inputs):
+            return self._compute_by_norm(embedding)  # changes could not be seen
+        state = [(tensor.data_ptr(), tensor.dtype, tensor._version) for tensor in inputs]
+        if self._kept is None or self._kept[0] != state:
+            with torch.inference_mode(False):  # later passes may need gradients
+                table = self._compute_by_norm(embedding)
+            # Holding on to the inputs keeps their addresses from being used again.
+            self._kept = state, table, [tensor.detach() for tensor in inputs]
+        return self._kept[1]
+
+    def _compute_by_norm(self, embedding: Tensor) -> Tensor:
+        norms = embedding.detach().norm(dim=-1)
+        return _in_range(self.scale * norms / (norms * self.share).sum())
 
     def fit(self, counts: Tensor, mean: float) -> None:
         """Set what the heuristic kinds need: token counts [V], and the average info they aim at."""
@@ -77,7 +100,7 @@ def _in_range(info: Tensor) -> Tensor:
 
 
 def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
-    """Additive bias of causal self-attention, with info on the diagonal (Eq. 7).
+    """Additive bias of causal self-attention, with info on the diagonal (Eq. 8).
 
     at [B, T]: position of each query; keys: number of key positions L; info [B, T] of the queries.
     Returns [B, 1, T, L].
@@ -93,7 +116,7 @@ def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
 
 
 def consistency(source_info: Tensor, target_info: Tensor) -> Tensor:
-    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 9): [B, S], [B, T] -> [B, 1, T, S]."""
+    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S]."""
     difference = (target_info[:, :, None] - source_info[:, None, :]).abs()
     return (2 - difference).clamp_min(SMALLEST_WEIGHT).log()[:, None]
 
@@ -134,7 +157,7 @@ def info_sum_loss(
 def info_path(
     source_info: Tensor, target_info: Tensor, k: Tensor | float, lengths: Tensor, floor: bool
 ) -> Tensor:
-    """g_K(i): source tokens read before target token i is written (Eq. 11).
+    """g_K(i): source tokens read before target token i is written (Eq. 12).
 
     source_info [B, S]; target_info [B, T] of the decoder's inputs (BOS, y_1, …), the first being 1;
     lengths [B] of the source, end-of-sentence counted. Returns [B, T] in 1 … n, non-decreasing.

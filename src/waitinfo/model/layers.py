@@ -7,10 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.errors import unknown
 from waitinfo.model.attention import (
-    Aside,
-    CrossAttention,
+    CROSS_ATTENTIONS,
+    AttentionReport,
     Memory,
     SelfAttention,
     SelfView,
@@ -18,18 +17,6 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.experts import ExpertAttention
-from waitinfo.model.gaussian import GaussianAttention
-from waitinfo.model.monotonic import LookbackAttention, MonotonicAttention
-
-CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {
-    "plain": CrossAttention,
-    "moe": ExpertAttention,
-    "mma": LookbackAttention,
-    "mma-hard": MonotonicAttention,
-    "gma": GaussianAttention,
-}
-
 
 LinearRelu = Callable[[Tensor, nn.Linear], Tensor]
 
@@ -92,7 +79,9 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
-        self.cross = _cross_attention(config)
+        self.cross = CROSS_ATTENTIONS[config.cross_attention](
+            config.width, config.heads, config.attention_dropout
+        )
         self.feed_forward = FeedForward(config)
         self.around_attention = Residual(config)
         self.around_cross = Residual(config)
@@ -105,8 +94,8 @@ class DecoderLayer(nn.Module):
         memory: Memory,
         source: SourceView,
         cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Aside | None]:
-        extra: list[Aside | None] = []
+    ) -> tuple[Tensor, AttentionReport | None]:
+        extra: list[AttentionReport | None] = []
 
         def cross(h: Tensor) -> Tensor:
             mixed, found = self.cross(h, memory, source)
@@ -116,10 +105,3 @@ class DecoderLayer(nn.Module):
         x = self.around_attention(x, lambda h: self.attention(h, view, cache))
         x = self.around_cross(x, cross)
         return self.around_feed_forward(x, self.feed_forward), extra[0]
-
-
-def _cross_attention(config: ModelConfig) -> CrossAttention:
-    kind = CROSS_ATTENTIONS.get(config.cross_attention)
-    if kind is None:
-        raise unknown("model.cross_attention", config.cross_attention, CROSS_ATTENTIONS)
-    return kind(config.width, config.heads, config.attention_dropout)

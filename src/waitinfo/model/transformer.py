@@ -16,14 +16,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import Aside, CrossAttention, Memory, Place, SelfView, SourceView
+from waitinfo.model.attention import (
+    AttentionReport,
+    CachePosition,
+    CrossAttention,
+    Memory,
+    SelfView,
+    SourceView,
+)
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.cudnn import without_cudnn_attention
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
 from waitinfo.model.precision import product_dtype
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.special import PAD
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,10 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What the decoder made of its inputs."""
+    """The output of the decoder."""
 
     states: Tensor  # [B, T, d]
-    extras: list[Aside | None]  # by layer, what its cross-attention had to say besides
+    extras: list[AttentionReport | None]  # of each layer's cross-attention
 
 
 def sinusoids(at: Tensor, width: int) -> Tensor:
@@ -178,6 +186,7 @@ class Transformer(nn.Module):
 
     # Encoder
 
+    @without_cudnn_attention
     def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
         """Encode whole sources, right-padded; lengths [B] count end-of-sentence."""
         view = SelfView(self._encoder_bias(source, lengths))
@@ -186,13 +195,16 @@ class Transformer(nn.Module):
             x = layer(x, view)
         return Encoded(self._memories(x), source.info)
 
-    def extend(self, source: Embedded, caches: list[KeyValueCache], place: Place) -> Encoded:
-        """Encode the next source positions of some rows, [R, T] each at its own place.
+    @without_cudnn_attention
+    def extend(
+        self, source: Embedded, caches: list[KeyValueCache], position: CachePosition
+    ) -> Encoded:
+        """Encode the next source positions of some rows, [R, T] each at its own position.
 
         Only for a causal encoder. Returns what the new positions add to the rows' memories.
         """
         aware = source.info if self.config.info_self_attention else None
-        view = SelfView(self_bias(place.at, place.keys, aware), place)
+        view = SelfView(self_bias(position.at, position.keys, aware), position)
         x = source.x
         for layer, cache in zip(self.encoder_layers, caches, strict=True):
             x = layer(x, view, cache)
@@ -218,6 +230,7 @@ class Transformer(nn.Module):
 
     # Decoder
 
+    @without_cudnn_attention
     def decode(
         self,
         target: Embedded,
@@ -237,23 +250,24 @@ class Transformer(nn.Module):
         source = self._source_view(target, encoded, visible, k, read, streaming)
         return self._decode(target, SelfView(bias), encoded, source)
 
+    @without_cudnn_attention
     def step(
         self,
         target: Embedded,
         encoded: Encoded,
         visible: Tensor,
         caches: list[KeyValueCache],
-        place: Place,
+        position: CachePosition,
         k: Tensor | None = None,
         read: Tensor | None = None,
         states: list[Tensor] | None = None,
     ) -> Decoded:
-        """Decode the next positions of some rows, [R, T] each at its own place.
+        """Decode the next positions of some rows, [R, T] each at its own position.
 
         states: by layer, what its cross-attention carries on from the position before, [R, H].
         """
         aware = target.info if self.config.info_self_attention else None
-        view = SelfView(self_bias(place.at, place.keys, aware), place)
+        view = SelfView(self_bias(position.at, position.keys, aware), position)
         source = self._source_view(target, encoded, visible, k, read, True)
         return self._decode(target, view, encoded, source, caches, states)
 

@@ -1,7 +1,5 @@
-"""Streaming: true incremental decoding, many streams in one batch."""
+"""Streaming: incremental decoding, many streams in one batch.
 
-from waitinfo.streaming.decoder import Decoder, Hypothesis
-from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.stream import Event, Stream
-
-__all__ = ["Decoder", "Engine", "Event", "Hypothesis", "Stream"]
+From the inside out: `engine` (the model's caches and rounds), `session` (one stream's text),
+`scheduler` (who is served when), `stream`, `translator` and `asynchronous` (what a user holds).
+"""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import Place
+from waitinfo.model.attention import CachePosition
+from waitinfo.model.batch import pad_sources
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.streaming.engine import length_limit
-from waitinfo.text.batches import pad_sources
-from waitinfo.text.tokenizer import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 class BeamDecoder:
@@ -80,7 +80,7 @@ class _Search:
         written = self.tokens.shape[1] - 1
         at = torch.full((len(self.tokens), 1), written, device=self.tokens.device)
         target = self.model.embed_target(self.tokens[:, -1:], at)
-        place = Place(self.rows, at, written + 1)
+        place = CachePosition(self.rows, at, written + 1)
         decoded = self.model.step(target, self.encoded, self.visible, self.caches, place)
         logp = self.model.logits(decoded.states[:, -1]).float().log_softmax(-1)
         logp[:, PAD] = logp[:, BOS] = -torch.inf

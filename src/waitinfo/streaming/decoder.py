@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from waitinfo.errors import WaitinfoError
 from waitinfo.model.transformer import Transformer
-from waitinfo.streaming.engine import READ, Engine, TokenEvent
+from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
-from waitinfo.text.tokenizer import EOS
+from waitinfo.text.special import EOS
 
 # How many sentences are translated at a time, and source tokens of all of them together. A GPU is
 # as fast with hundreds.
@@ -113,3 +114,5 @@ class Decoder:
                 if event.last:
                     engine.close(event.slot)
                     del owner[event.slot]
+            if engine.failed:
+                raise WaitinfoError(NOT_FINITE)

@@ -2,201 +2,177 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from waitinfo.bundled import find_model
+import torch
+
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import LoadedModel, load_model
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.stream import Event, Stream
+from waitinfo.streaming.event import Event
+from waitinfo.streaming.observer import Observer
+from waitinfo.streaming.scheduler import HISTORY, Channel, Scheduler
+from waitinfo.streaming.session import Session
+from waitinfo.streaming.stream import Stream
 from waitinfo.systems import check_dial
+
+# Source tokens encoded in a round: how long one long text may hold up the other streams.
+ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
 
 
 class Translator:
-    """Opens streams on one model and advances them together.
+    """Opens streams on one model and advances them together; may be used by many threads.
 
     At most `streams` are open at a time, each with room for sentences of `capacity` source tokens.
     """
 
     def __init__(
-        self, loaded: LoadedModel, streams: int = 32, capacity: int = 256, ending: str = "guard"
+        self,
+        loaded: LoadedModel,
+        streams: int = 32,
+        capacity: int = 256,
+        ending: str = "guard",
+        observer: Observer | None = None,
     ) -> None:
         self.loaded = loaded
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
-        self.engine = Engine(loaded.model, loaded.system, streams, capacity, ending)
-        self._open: set[Stream] = set()
-        self._slots: dict[int, Stream] = {}
-        self._lock = threading.Lock()  # around the engine, which is not for two threads
+        device = loaded.model.device.type
+        round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
+        engine = Engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
+        self._scheduler = Scheduler(engine, observer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.loaded.model.device
+
+    @property
+    def streams(self) -> int:
+        """How many streams may be open at a time."""
+        return self._scheduler.engine.slots
+
+    @property
+    def open_streams(self) -> int:
+        """How many are."""
+        return self._scheduler.open_streams
 
     @property
     def bytes_per_stream(self) -> int:
-        """Memory each stream takes."""
-        return self.engine.bytes_per_slot
+        """Memory that each stream takes, open or not."""
+        return self._scheduler.engine.bytes_per_slot
 
     def check_dial(self, k: float | None) -> float:
+        """A dial value as given, or the system's default; an error if it is out of range."""
         return check_dial(self.system, k)
 
     # Streams
 
-    def stream(self, k: float | None = None, raw: bool = False, segment: bool = True) -> Stream:
-        """A new stream at dial k.
+    def stream(
+        self,
+        k: float | None = None,
+        raw: bool = False,
+        segment: bool = True,
+        history: int | None = HISTORY,
+    ) -> Stream:
+        """Open a stream at dial k.
 
         With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
-        is one sentence, whatever its full stops.
+        is one sentence, whatever its full stops. `trace` and `text` remember the last `history`
+        events and words; None keeps all of them.
         """
+        channel = self._open_channel(k, raw, segment, history)
+        return Stream(self._scheduler, channel, self.check_dial)
+
+    def _open_channel(
+        self, k: float | None, raw: bool, segment: bool, history: int | None
+    ) -> Channel:
         dial = self.check_dial(k)
-        if len(self._open) >= self.engine.slots:
-            raise WaitinfoError(
-                f"all {self.engine.slots} streams are in use; close one, or load the model with "
-                f"more: each takes {self.bytes_per_stream / 2**20:.0f} MiB"
-            )
-        stream = Stream(self, dial, raw, segment)
-        self._open.add(stream)
-        return stream
-
-    def forget(self, stream: Stream) -> None:
-        """Take a stream's slot back."""
-        with self._lock:
-            self._open.discard(stream)
-            if stream.slot is not None:
-                del self._slots[stream.slot]
-                self.engine.close(stream.slot)
-                stream.slot = None
-
-    def serve(self, stream: Stream) -> list[Event]:
-        """Advance until nothing more can be done; returns this stream's events."""
-        while self.round():
-            pass
-        return stream.collect()
+        if history is not None and history < 0:
+            raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
+        engine = self._scheduler.engine
+        session = Session(self.vocabulary, engine.capacity - 1, raw, segment, engine.has_info)
+        return self._scheduler.open(session, dial, history)
 
     def push_many(self, texts: Mapping[Stream, str]) -> dict[Stream, list[Event]]:
         """Text for several streams at once, advanced together."""
-        for stream, text in texts.items():
-            stream.accept(text)
-        while self.round():
-            pass
-        return {stream: stream.collect() for stream in texts}
+        return self._together(dict(texts))
 
     def finish_many(self, streams: Iterable[Stream]) -> dict[Stream, list[Event]]:
         """Finish several streams together."""
         streams = list(streams)
-        for stream in streams:
-            stream.accept_end()
-        while self.round():
-            pass
-        events = {stream: stream.collect() for stream in streams}
-        for stream in streams:
-            stream.close()
-        return events
+        try:
+            return self._together(dict.fromkeys(streams))
+        except BaseException:
+            self._scheduler.close([stream._channel for stream in streams])
+            raise
 
-    def round(self) -> set[Stream]:
-        """Feed what waits and advance the engine once; the streams for which something happened."""
-        with self._lock:
-            for stream in list(self._open):
-                if stream.slot is None and stream.waiting:
-                    stream.slot = self.engine.open(stream.k)
-                    self._slots[stream.slot] = stream
-                if stream.slot is not None:
-                    stream.feed(self.engine)
-            moved = set()
-            for event in self.engine.advance():
-                stream = self._slots[event.slot]
-                stream.take(event, self.engine)
-                moved.add(stream)
-            return moved
+    def _together(self, texts: Mapping[Stream, str | None]) -> dict[Stream, list[Event]]:
+        channels = {stream: stream._channel for stream in texts}
+        self._scheduler.submit(
+            {channels[stream]: text for stream, text in texts.items()}, served_by=texts
+        )
+        try:
+            found = self._scheduler.serve(list(channels.values()))
+        finally:
+            self._scheduler.release(channels.values())
+        return {stream: found[channel] for stream, channel in channels.items()}
 
     # Whole texts
 
-    def translate(self, text: str, k: float | None = None) -> str:
-        """A text, all at once, at dial k."""
-        stream = self.stream(k)
-        stream.push(text)
-        stream.finish()
-        return stream.text
+    @overload
+    def translate(self, text: str, k: float | None = None) -> str: ...
+
+    @overload
+    def translate(self, text: list[str], k: float | None = None) -> list[str]: ...
+
+    def translate(self, text: str | list[str], k: float | None = None) -> str | list[str]:
+        """Translate a text, or a list of texts together, at dial k."""
+        if isinstance(text, str):
+            return next(self._translations([text], k))
+        return list(self._translations(list(text), k))
+
+    def _translations(self, texts: list[str], k: float | None) -> Iterator[str]:
+        for text in texts:
+            if not isinstance(text, str):
+                raise WaitinfoError(f"translate takes text or a list of texts, not {text!r}")
+        while texts:
+            # As many at a time as there are streams free; none free is an error.
+            count = max(1, min(len(texts), self.streams - self.open_streams))
+            some, texts = texts[:count], texts[count:]
+            streams: list[Stream] = []
+            try:
+                for _ in some:
+                    streams.append(self.stream(k, history=0))
+                pushed = self.push_many(dict(zip(streams, some, strict=True)))
+                finished = self.finish_many(streams)
+            finally:
+                self._scheduler.close([stream._channel for stream in streams])
+            for stream in streams:
+                yield shown_text([*pushed[stream], *finished[stream]])
+
+
+def shown_text(events: Iterable[Event]) -> str:
+    """The words that events made visible."""
+    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)
 
 
 def load(
     model: str | Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str = "float32",
     streams: int = 32,
     capacity: int = 256,
     ending: str = "guard",
     system: str | None = None,
     options: dict[str, Any] | None = None,
+    observer: Observer | None = None,
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
-    or change options of its own.
+    or change options of its own. `observer` is told about every round.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
-    return Translator(loaded, streams, capacity, ending)
-
-
-class AsyncTranslator:
-    """The same streams for an event loop: pushes are awaited, and served together.
-
-    The model runs on a thread of its own. What arrives while a round is under way joins the next.
-    """
-
-    def __init__(self, translator: Translator) -> None:
-        self.translator = translator
-        self._waiting: dict[Stream, asyncio.Future[list[Event]]] = {}
-        self._worker: asyncio.Task[None] | None = None
-        self._pool = ThreadPoolExecutor(1, "waitinfo")
-
-    def stream(self, k: float | None = None, raw: bool = False) -> AsyncStream:
-        return AsyncStream(self, self.translator.stream(k, raw))
-
-    async def served(self, stream: Stream) -> list[Event]:
-        """Wait until a stream has nothing more to do; its events."""
-        if stream in self._waiting:
-            raise WaitinfoError("await one push of a stream before the next")
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[stream] = future
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        return await future
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            present = set(self._waiting)
-            try:
-                moved = await loop.run_in_executor(self._pool, self.translator.round)
-            except Exception as error:  # whoever waits must hear of it
-                for future in self._waiting.values():
-                    if not future.done():
-                        future.set_exception(error)
-                self._waiting.clear()
-                return
-            for stream in present - moved:
-                future = self._waiting.pop(stream)
-                if not future.done():
-                    future.set_result(stream.collect())
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-
-class AsyncStream:
-    """A stream whose pushes are awaited."""
-
-    def __init__(self, server: AsyncTranslator, stream: Stream) -> None:
-        self._server, self.stream = server, stream
-
-    async def push(self, text: str) -> list[Event]:
-        self.stream.accept(text)
-        return await self._server.served(self.stream)
-
-    async def finish(self) -> list[Event]:
-        self.stream.accept_end()
-        events = await self._server.served(self.stream)
-        self.stream.close()
-        return events
+    return Translator(loaded, streams, capacity, ending, observer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from waitinfo.text.tokenizer import EOS, Tokenizer
+from waitinfo.text.special import EOS
+from waitinfo.text.tokenizer import Tokenizer
 
 
 class WordBuilder:

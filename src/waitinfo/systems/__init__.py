@@ -1,38 +1,91 @@
-"""Systems: one file each, all listed here."""
+"""Systems: one module or folder each, and one line each in `SYSTEMS`.
+
+Names are known without torch; all classes are imported when the first of them is used.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.systems.adaptive_wait_k import AdaptiveWaitK
-from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System
-from waitinfo.systems.full import Full
-from waitinfo.systems.gma import GMA
-from waitinfo.systems.gsimt import GSiMT
-from waitinfo.systems.mma import MMA
-from waitinfo.systems.moe_wait_k import MoEWaitK
-from waitinfo.systems.multipath import Multipath
-from waitinfo.systems.wait_info import WaitInfo
-from waitinfo.systems.wait_k import WaitK
+from waitinfo.lazy import lazy_names
 
-SYSTEMS: dict[str, type[System]] = {
-    system.name: system
-    for system in (Full, WaitK, Multipath, AdaptiveWaitK, MoEWaitK, MMA, GMA, GSiMT, WaitInfo)
-}
+if TYPE_CHECKING:
+    from waitinfo.systems.base import Dial, LossContext, Losses, PolicyState, Step, System
 
 __all__ = [
     "SYSTEMS",
     "Dial",
+    "LossContext",
     "Losses",
-    "Moment",
-    "Standing",
+    "PolicyState",
     "Step",
     "System",
     "build_system",
     "check_dial",
     "system_class",
 ]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    dict.fromkeys(
+        ("Dial", "Losses", "LossContext", "PolicyState", "Step", "System"), "waitinfo.systems.base"
+    ),
+)
+
+
+class Registry(Mapping[str, "type[System]"]):
+    """System classes by name."""
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self._homes = homes  # module:class of those that come with the package
+        self._names = list(homes)
+        self._classes: dict[str, type[System]] = {}
+
+    def __getitem__(self, name: str) -> type[System]:
+        self.load()
+        return self._classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def load(self) -> None:
+        """Import every class: each registers its cross-attention."""
+        for name in self._names:
+            if name not in self._classes:
+                module, _, kind = self._homes[name].partition(":")
+                self._classes[name] = getattr(importlib.import_module(module, __name__), kind)
+
+    def add(self, system: type[System]) -> type[System]:
+        """Make a system of your own known under its name; a class decorator."""
+        if system.name in self._homes:
+            raise WaitinfoError(f"there is a system '{system.name}' already; choose another name")
+        if system.name not in self._names:
+            self._names.append(system.name)
+        self._classes[system.name] = system
+        return system
+
+
+SYSTEMS = Registry(
+    {
+        "full": ".full:Full",
+        "wait-k": ".wait_k:WaitK",
+        "multipath": ".multipath:Multipath",
+        "adaptive-wait-k": ".adaptive_wait_k:AdaptiveWaitK",
+        "moe-wait-k": ".moe_wait_k:MoEWaitK",
+        "mma": ".mma:MMA",
+        "gma": ".gma:GMA",
+        "gsimt": ".gsimt:GSiMT",
+        "wait-info": ".wait_info:WaitInfo",
+    }
+)
 
 
 def system_class(name: str) -> type[System]:

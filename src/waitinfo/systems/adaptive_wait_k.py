@@ -13,10 +13,18 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
+from waitinfo.systems.base import (
+    Dial,
+    LossContext,
+    Losses,
+    PolicyState,
+    Step,
+    System,
+    SystemOptions,
+)
 from waitinfo.systems.multipath import Multipath
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -56,24 +64,24 @@ class AdaptiveWaitK(System):
         common = {field.name: getattr(self.options, field.name) for field in fields(SystemOptions)}
         self.models = Multipath(common)
 
-    def training_dial(self, batch: Batch, moment: Moment) -> float | Tensor | None:
-        return self.models.training_dial(batch, moment)
+    def training_dial(self, batch: Batch, context: LossContext) -> float | Tensor | None:
+        return self.models.training_dial(batch, context)
 
-    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
+    def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         """That of multipath; with a fixed dial, that of the middle lag.
 
         A path of the policy's own would depend on the probabilities of the tokens themselves.
         """
-        if moment.k is not None:
-            moment = replace(moment, k=(1 + self.options.k_max) // 2)
-        return self.models.loss(model, batch, moment)
+        if context.k is not None:
+            context = replace(context, k=(1 + self.options.k_max) // 2)
+        return self.models.loss(model, batch, context)
 
-    def ready(self, standing: Standing) -> Tensor:
-        return standing.complete | (standing.read > standing.written)
+    def ready(self, state: PolicyState) -> Tensor:
+        return state.complete | (state.read > state.written)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
-        lag = standing.read - standing.written
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
+        lag = state.read - state.written
         exact = torch.promote_types(step.logits.dtype, torch.float32)
         probability = step.logits.to(exact).softmax(-1).amax(-1).cpu()
-        sure = probability >= threshold(lag, standing.k, self.options.rho_last, self.options.k_max)
+        sure = probability >= threshold(lag, state.k, self.options.rho_last, self.options.k_max)
         return sure | (lag >= self.options.k_max)

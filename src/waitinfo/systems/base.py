@@ -28,13 +28,13 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import Aside
+from waitinfo.model.attention import AttentionReport, CrossAttention
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
-from waitinfo.text.batches import Batch
-from waitinfo.text.tokenizer import PAD
+from waitinfo.text.special import PAD
 
 INFO_TOTALS = ("mean", "source", "target")
 
@@ -62,8 +62,8 @@ class Dial:
 
 
 @dataclass
-class Standing:
-    """Where each row stands: B streams between reading and writing."""
+class PolicyState:
+    """What a policy decides from: the state of B streams between reading and writing."""
 
     k: Tensor  # [B] float64, the dial
     read: Tensor  # [B] source tokens read, end-of-sentence counted once it is read
@@ -79,19 +79,19 @@ class Step:
 
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
-    extras: list[Aside | None]  # by layer, from the cross-attention
+    extras: list[AttentionReport | None]  # of each layer's cross-attention
     write: Tensor | None = None  # [B] log-odds of WRITE, in a model with a head for it
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The circumstances of a loss: which update it belongs to, and the draws made for it."""
+class LossContext:
+    """What a loss depends on besides batch and model: the update, and what is drawn for it."""
 
     update: int
     draw: random.Random
     label_smoothing: float = 0.0
     k: float | None = None  # a fixed dial, for validation; else the system draws its own
-    dial: Tensor | None = None  # a dial drawn already, as one number on the device
+    dial: Tensor | None = None  # the dial drawn for the batch, one number; None: draw it now
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,21 @@ class System(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     dial: ClassVar[Dial | None] = None
-    model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {}
-    )  # what the system needs of the Transformer
-    attentions: ClassVar[tuple[str, ...]] = ()  # cross-attentions that serve; else its default
+    # What the system needs of the Transformer; its cross-attention is added by itself.
+    model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
     simultaneous: ClassVar[bool] = True  # writes before the source is complete
-    stages: ClassVar[tuple[str, ...]] = ("whole_source_updates",)  # options that end a stage
-    fixed_shapes: ClassVar[bool] = True  # batches of one shape are computed by the same kernels
+    # Options that are update numbers at which the loss changes; between them it must not depend
+    # on the update.
+    milestones: ClassVar[tuple[str, ...]] = ("whole_source_updates",)
+    plans_by_length: ClassVar[bool] = False  # the loss plans its work from the lengths of a batch
     fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
     Options: ClassVar[type[SystemOptions]] = SystemOptions
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        attention = {"cross_attention": cls.attentions[0].name}
+        cls.model_defaults = MappingProxyType({**cls.model_defaults, **attention})
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
@@ -141,7 +147,7 @@ class System(ABC):
                 f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
                 "causal encoder; only full may use another"
             )
-        serve = self.attentions or (self.model_defaults.get("cross_attention", "plain"),)
+        serve = [attention.name for attention in self.attentions]
         if config.cross_attention not in serve:
             raise WaitinfoError(
                 f"model.cross_attention {config.cross_attention}: {self.name} needs "
@@ -154,30 +160,26 @@ class System(ABC):
 
     # How it trains
 
-    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
+    def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         """The loss of a batch."""
-        k = self.training_dial(batch, moment)
+        k = self.training_dial(batch, context)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
         read, visible = self._training_view(model, batch, source, target, k)
         encoded = model.encode(source, batch.source_lengths)
         # A fixed dial asks for what a translation at that dial would see.
-        streaming = moment.k is not None
-        dials = self.dial_rows(batch, moment, k)
+        streaming = context.k is not None
+        dials = self.dial_rows(batch, context, k)
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
-        return self.combine(model, batch, source, target, decoded, moment)
+        return self.combine(model, batch, source, target, decoded, context)
 
-    def training_dial(self, batch: Batch, moment: Moment) -> float | Tensor | None:
+    def training_dial(self, batch: Batch, context: LossContext) -> float | Tensor | None:
         """The fixed dial or a drawn one; None while the whole source is visible."""
-        if moment.k is not None:
-            return moment.k
-        if moment.update < self.options.whole_source_updates:
+        if context.k is not None:
+            return context.k
+        if context.update < self.options.whole_source_updates:
             return None
-        return self.draw_dial(batch, moment) if moment.dial is None else moment.dial
-
-    def stage(self, update: int) -> tuple[bool, ...]:
-        """What of the loss depends on how many updates there were: the same within a stage."""
-        return tuple(update < getattr(self.options, name) for name in self.stages)
+        return self.draw_dial(batch, context) if context.dial is None else context.dial
 
     def _training_view(
         self,
@@ -189,18 +191,21 @@ class System(ABC):
     ) -> tuple[Tensor, Tensor]:
         """What is read at each target position, [B, T], and what is seen of it."""
         if k is None:
-            return whole_source(batch), whole_source(batch)
+            read = whole_source(batch)
+            return read, read  # the same tensor: no second bias is built for what heads do not see
         with torch.no_grad():
             read = self.path(batch, source.info, target.info, k)
         written = torch.arange(read.shape[-1], device=read.device)
         dial = dial_column(batch, k)[:, None]
         return read, self.visible(read, written, dial, model.config.heads)
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor | None:
+    def dial_rows(
+        self, batch: Batch, context: LossContext, k: float | Tensor | None
+    ) -> Tensor | None:
         """[B] the dial a batch is seen with, for cross-attention that depends on it."""
         return None if k is None else dial_column(batch, k)
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
         """The dial a training batch is seen with."""
         return self.dial.default if self.dial else 1.0
 
@@ -229,10 +234,10 @@ class System(ABC):
         source: Embedded,
         target: Embedded,
         decoded: Decoded,
-        moment: Moment,
+        context: LossContext,
     ) -> Losses:
-        """Cross-entropy, and the info-sum loss where info is learned (L = L_ce + lambda L_sum)."""
-        total, parts = cross_entropy(model, decoded, batch, moment.label_smoothing)
+        """Cross-entropy, and lambda times the info-sum loss where info is learned (Eq. 7)."""
+        total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
             info_sum = info_sum_loss(
@@ -244,18 +249,18 @@ class System(ABC):
 
     # When it writes
 
-    def ready(self, standing: Standing) -> Tensor:
+    def ready(self, state: PolicyState) -> Tensor:
         """[B] whether the next token may be computed with what has been read."""
-        return standing.complete
+        return state.complete
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         """[B] whether a computed token may be written; else one more source token is read."""
-        return torch.ones_like(standing.complete)
+        return torch.ones_like(state.complete)
 
 
 def heads_stopped(step: Step) -> Tensor:
     """[B] whether every head of every layer has found its place within what is read."""
-    found = [aside.stopped for aside in step.extras if aside and aside.stopped is not None]
+    found = [report.stopped for report in step.extras if report and report.stopped is not None]
     return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waitinfo.systems.base import Dial, Moment
-from waitinfo.systems.drawing import DrawnDialOptions
+from waitinfo.model.batch import Batch
+from waitinfo.systems.base import Dial, LossContext
+from waitinfo.systems.drawn_dial import DrawnDialOptions
 from waitinfo.systems.wait_k import WaitK, WaitKOptions
-from waitinfo.text.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ class Multipath(WaitK):
     Options = MultipathOptions
     options: MultipathOptions
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
-        return self.options.draw(batch, moment)
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
+        return self.options.draw(batch, context)

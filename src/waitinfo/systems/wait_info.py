@@ -8,11 +8,11 @@ from types import MappingProxyType
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
-from waitinfo.systems.base import Dial, Moment, Standing, System
-from waitinfo.systems.drawing import DrawnDialOptions
-from waitinfo.text.batches import Batch
+from waitinfo.systems.base import Dial, LossContext, PolicyState, System
+from waitinfo.systems.drawn_dial import DrawnDialOptions
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class WaitInfo(System):
         if config.info == "none":
             raise WaitinfoError("model.info none: wait-info needs info, which this model has not")
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
-        return self.options.draw(batch, moment)
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
+        return self.options.draw(batch, context)
 
     def path(
         self,
@@ -47,8 +47,8 @@ class WaitInfo(System):
         assert source_info is not None and target_info is not None
         return info_path(source_info, target_info, k, batch.source_lengths, self.options.floor)
 
-    def ready(self, standing: Standing) -> Tensor:
-        enough = standing.source_info >= standing.k + standing.target_info
+    def ready(self, state: PolicyState) -> Tensor:
+        enough = state.source_info >= state.k + state.target_info
         if self.options.floor:
-            enough &= standing.read >= standing.written + 2
-        return standing.complete | enough
+            enough &= state.read >= state.written + 2
+        return state.complete | enough

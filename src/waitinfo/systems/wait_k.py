@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.systems.base import Dial, Moment, Standing, System, SystemOptions
-from waitinfo.text.batches import Batch
+from waitinfo.model.batch import Batch
+from waitinfo.systems.base import Dial, LossContext, PolicyState, System, SystemOptions
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class WaitK(System):
     def trained_dial(self) -> float:
         return self.options.k
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
         return self.options.k
 
     def path(
@@ -56,6 +56,6 @@ class WaitK(System):
         path = lag_path(written, lag, self.options.catch_up)
         return torch.minimum(path, batch.source_lengths[:, None])
 
-    def ready(self, standing: Standing) -> Tensor:
-        needed = lag_path(standing.written, standing.k, self.options.catch_up)
-        return standing.complete | (standing.read >= needed)
+    def ready(self, state: PolicyState) -> Tensor:
+        needed = lag_path(state.written, state.k, self.options.catch_up)
+        return state.complete | (state.read >= needed)

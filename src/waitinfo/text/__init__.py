@@ -1,7 +1,6 @@
-"""Text: files, tokenizers, prepared corpora and batches."""
+"""Text: files, tokenizers and prepared corpora. Nothing here needs torch."""
 
-from waitinfo.text.batches import Batch, BatchStream
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
-__all__ = ["Batch", "BatchStream", "Corpus", "Tokenizer", "Vocabulary"]
+__all__ = ["Corpus", "Tokenizer", "Vocabulary"]

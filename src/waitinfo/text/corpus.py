@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair, read_aligned
+from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary
 
 MANIFEST = "corpus.json"
@@ -147,6 +148,7 @@ class Corpus:
             raise WaitinfoError(f"{folder / MANIFEST}: damaged ({error})") from None
         if self.manifest.get("format") != FORMAT:
             raise WaitinfoError(f"{folder}: a corpus of another version; prepare it again")
+        self.languages = Languages.of(self.manifest)
         self.vocabulary = Vocabulary.load(folder)
         self.train = self._split("train")
         self.dev = self._split("dev")

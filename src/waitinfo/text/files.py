@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import os
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -235,12 +234,3 @@ def sha256_lines(lines: Iterable[str]) -> str:
     for line in lines:
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
-
-
-def fsync_folder(path: Path) -> None:
-    """Make a rename inside `path` durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,12 +26,13 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.corpus import FORMAT, MANIFEST, ShardWriter
 from waitinfo.text.files import Pair, ParallelText, normalise, sha256
+from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 CHUNK = 20_000  # pairs tokenized at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
     """Everything `waitinfo prepare` can be told besides the files."""
 
@@ -45,6 +46,7 @@ class PrepareOptions:
     sample: int = 400_000  # pairs the vocabulary is learned from
     shard_mib: float = 64.0
     seed: int = 1
+    languages: Languages = UNKNOWN
 
 
 @dataclass
@@ -260,8 +262,10 @@ class _Preparation:
         self, vocabulary: Vocabulary, splits: dict[str, Any], inputs: dict[str, ParallelText]
     ) -> dict[str, Any]:
         options = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self.options).items()}
+        del options["languages"]
         return {
             "format": FORMAT,
+            **self.options.languages.entry(),
             "vocabulary": {
                 "kind": self.spec.kind,
                 "joint": vocabulary.joint,

@@ -20,11 +20,9 @@ import sentencepiece as spm
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import normalise
+from waitinfo.text.special import BOS, EOS, NAMES, PAD, SPECIALS, UNK
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIALS = 4
 SPACE = "\u2581"
-RESERVED = frozenset(("<pad>", "<unk>", "<s>", "</s>"))  # names SentencePiece keeps for itself
 SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 
@@ -166,7 +164,7 @@ def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def _train_words(lines: Sequence[str], threshold: int) -> Tokenizer:
-    lines = [" ".join(word for word in line.split() if word not in RESERVED) for line in lines]
+    lines = [" ".join(word for word in line.split() if word not in NAMES) for line in lines]
     counts = Counter(word for line in lines for word in line.split())
     frequent = sum(count >= threshold for count in counts.values())
     if not frequent:

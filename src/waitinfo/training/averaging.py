@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from waitinfo.folder import read_tensors, write_tensors
+from waitinfo.model.tensors import read_tensors, write_tensors
 from waitinfo.model.transformer import Transformer
 from waitinfo.training.config import TrainingConfig
 

@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import read_tensors, recover_folder, swap_folder, write_tensors
+from waitinfo.model.tensors import read_tensors, write_tensors
+from waitinfo.storage import recover_folder, swap_folder
 from waitinfo.text.files import sha256
 
 STATE = "state.json"

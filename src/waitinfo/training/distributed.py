@@ -17,8 +17,8 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class World:
-    """This process among all."""
+class ProcessGroup:
+    """The processes of a run, and which of them this is."""
 
     rank: int = 0
     size: int = 1
@@ -63,17 +63,17 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 @contextmanager
-def join_world(device_name: str) -> Iterator[World]:
-    """The world torchrun set up, or a world of one."""
+def join_processes(device_name: str) -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, or this one alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
-        yield World(device=device)
+        yield ProcessGroup(device=device)
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield World(dist.get_rank(), size, device)
+        yield ProcessGroup(dist.get_rank(), size, device)
     finally:
         dist.destroy_process_group()

@@ -19,11 +19,11 @@ HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 
 
 
 def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Let a model train with fused kernels, under autocast to half precision."""
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    model.before_loss = partial(_narrow_all, linears, dtype)
-    for linear in linears:
-        linear.forward = partial(_linear, linear)  # type: ignore[method-assign]
+    """Let a model train with fused kernels, under autocast to half precision.
+
+    Parameters and their names stay the same: optimizers and checkpoints notice nothing.
+    """
+    model.before_loss = partial(_narrow_all, _replace_linears(model), dtype)
     for module in model.modules():
         if isinstance(module, SelfAttention):
             module.attend = _self_attend
@@ -39,10 +39,40 @@ def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
     model.token_terms = kernels.token_terms
 
 
+class HalfLinear(nn.Linear):
+    """A linear map by copies of its parameters in half precision, made before each loss."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        nn.Module.__init__(self)  # the parameters are taken over, not made
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        for name, parameter in linear._parameters.items():
+            self.register_parameter(name, parameter)
+        self.train(linear.training)
+        self.copies: dict[str, Tensor] = {}  # by name of the parameter
+        self.adds_bias = True  # else what comes next adds it
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.copies["weight"]
+        bias = self.copies.get("bias") if self.adds_bias else None
+        return F.linear(x.to(weight.dtype), weight, bias)
+
+
+def _replace_linears(model: nn.Module) -> list[HalfLinear]:
+    """Put a HalfLinear in the place of every linear map of a model."""
+    replaced = []
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                replaced.append(HalfLinear(child))
+                setattr(module, name, replaced[-1])
+    return replaced
+
+
 def _join(residual: Residual, last: nn.Linear) -> None:
     """Let a residual add the bias of its sublayer's last linear map, norms after sublayers only."""
     if not residual.before:
-        last.forward = partial(_product, last)  # type: ignore[method-assign]
+        assert isinstance(last, HalfLinear)
+        last.adds_bias = False
         residual.add_norm = partial(_add_norm, last)
 
 
@@ -68,22 +98,16 @@ class _Narrow(torch.autograd.Function):
         return None, *wide
 
 
-def _narrow_all(linears: list[nn.Linear], dtype: torch.dtype) -> None:
-    """Give every linear map its weights for the loss to come."""
-    names = [(linear, name) for linear in linears for name, _ in linear.named_parameters()]
-    for linear, name in names:
+def _narrow_all(linears: list[HalfLinear], dtype: torch.dtype) -> None:
+    """Give every linear map its copies for the loss to come."""
+    for linear in linears:
         # The last loss's hold its graph, whose end belongs to the stream it was made in: a loss
         # recorded in another one must not find it again.
-        linear.__dict__.pop(f"narrow_{name}", None)
+        linear.copies.clear()
+    names = [(linear, name) for linear in linears for name, _ in linear.named_parameters()]
     weights = [getattr(linear, name) for linear, name in names]
     for (linear, name), narrow in zip(names, _Narrow.apply(dtype, *weights), strict=True):
-        # Past the module's own bookkeeping: these are no parameters.
-        linear.__dict__[f"narrow_{name}"] = narrow
-
-
-def _linear(linear: Any, x: Tensor) -> Tensor:
-    bias = linear.narrow_bias if linear.bias is not None else None
-    return F.linear(x.to(linear.narrow_weight.dtype), linear.narrow_weight, bias)
+        linear.copies[name] = narrow
 
 
 def _fits(keys: int, width: int, dropout: float, *tensors: Tensor | None) -> bool:
@@ -113,13 +137,10 @@ def _self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: fl
     return kernels.self_attention(packed, bias, bias is None).flatten(2)
 
 
-def _linear_relu(x: Tensor, linear: Any) -> Tensor:
-    x = x.to(linear.narrow_weight.dtype)
-    return kernels.linear_relu(x, linear.narrow_weight, linear.narrow_bias)
-
-
-def _product(linear: Any, x: Tensor) -> Tensor:
-    return F.linear(x.to(linear.narrow_weight.dtype), linear.narrow_weight)
+def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
+    assert isinstance(linear, HalfLinear)
+    weight, bias = linear.copies["weight"], linear.copies["bias"]
+    return kernels.linear_relu(x.to(weight.dtype), weight, bias)
 
 
 def _add_norm(last: nn.Linear, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:

@@ -15,13 +15,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from waitinfo.text.batches import Batch
+from waitinfo.model.batch import Batch
+from waitinfo.systems import System
 
 SEEN = 1  # times that a shape is computed as usual before it is recorded
 MOST = 128  # recordings kept
 
 # Computes and applies an update: batch, dial, share of the gradient; returns the losses.
 Update = Callable[[Batch, Tensor | None, Tensor], dict[str, Tensor]]
+
+
+def recordable(system: System) -> bool:
+    """Whether all updates of one shape launch the same kernels."""
+    return not system.plans_by_length
+
+
+def stage(system: System, update: int) -> tuple[bool, ...]:
+    """Which milestones of a system are ahead: within a stage its loss runs the same code."""
+    return tuple(update < getattr(system.options, name) for name in system.milestones)
 
 
 @dataclass

@@ -21,13 +21,13 @@ import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig, check_same_run
-from waitinfo.training.distributed import World
+from waitinfo.training.distributed import ProcessGroup
 
 RUN = "run.json"
 
 
 def begin_run(
-    values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, world: World
+    values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, processes: ProcessGroup
 ) -> tuple[RunConfig, Corpus]:
     """Check the settings against the folder, and record them in a new one."""
     if out.exists() and not out.is_dir():
@@ -45,15 +45,15 @@ def begin_run(
         "given": _without_pause(values),
         "resolved": run.resolved(corpus),
         "corpus": corpus.manifest,
-        "processes": world.size,
+        "processes": processes.size,
         "environment": environment(),
     }
     if recorded is not None:
         check_same_run(recorded, record)
-    world.wait()  # every process has looked before the first one writes
-    if world.leads:
+    processes.wait()  # every process has looked before the first one writes
+    if processes.leads:
         _write(out, record, corpus, recipe)
-    world.wait()
+    processes.wait()
     return run, corpus
 
 
@@ -99,9 +99,9 @@ def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | Non
 
 
 @contextmanager
-def sole_user(out: Path, world: World) -> Iterator[None]:
+def sole_user(out: Path, processes: ProcessGroup) -> Iterator[None]:
     """Refuse a second training in the same folder while one is under way."""
-    if not world.leads:
+    if not processes.leads:
         yield
         return
     with (out / ".lock").open("w") as lock:

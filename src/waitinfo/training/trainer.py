@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import save_model
+from waitinfo.model.saving import save_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
-from waitinfo.text.batches import BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
+from waitinfo.training.batches import BatchStream, Share, UpdateBatches
 from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
-from waitinfo.training.distributed import World, join_world
+from waitinfo.training.distributed import ProcessGroup, join_processes
 from waitinfo.training.run import begin_run, merge, recorded_run, sole_user, stop_politely
 from waitinfo.training.schedule import Clock, learning_rate
 from waitinfo.training.updates import Updater
@@ -40,29 +40,29 @@ class Trainer:
     """One call of a run."""
 
     def __init__(
-        self, run: RunConfig, corpus: Corpus, out: Path, world: World, display: Display
+        self, run: RunConfig, corpus: Corpus, out: Path, processes: ProcessGroup, display: Display
     ) -> None:
         self.run, self.config, self.corpus, self.out = run, run.training, corpus, out
-        self.world, self.display = world, display
+        self.processes, self.display = processes, display
         self.system = run.system
-        self.device = world.device
+        self.device = processes.device
         torch.manual_seed(self.config.seed)
         self.model = Transformer(run.model_config(corpus)).to(self.device)
         fit_token_info(self.model, corpus)
         if self.config.compile:
             compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
-        self.updater = Updater(self.model, self.system, self.config, world)
+        self.updater = Updater(self.model, self.system, self.config, processes)
         self._use_kernels()
         self.optimizer = self.updater.optimizer
-        self.average = build_average(self.config, self.model, out, world.leads)
+        self.average = build_average(self.config, self.model, out, processes.leads)
         self.validator = Validator(
             corpus,
             self.system,
             check_dial(self.system, self.config.validate_k),
             self.config.validate_sentences,
         )
-        self.metrics = Metrics(out / "metrics.jsonl", world.leads)
+        self.metrics = Metrics(out / "metrics.jsonl", processes.leads)
         self.clock = Clock(self.config)
         self.update = 0  # updates done
         self.best: float | None = None
@@ -92,7 +92,9 @@ class Trainer:
 
     def batches(self) -> BatchStream:
         """The updates from here on."""
-        share = Share(self.config.accumulate * self.world.size, self.world.rank, self.world.size)
+        share = Share(
+            self.config.accumulate * self.processes.size, self.processes.rank, self.processes.size
+        )
         cuda = self.device.type == "cuda"
         return BatchStream(
             self.corpus.train, self.config.batch_tokens, self.config.seed, share, self.update, cuda
@@ -115,11 +117,13 @@ class Trainer:
 
     def _progress(self) -> float:
         by_updates = self.update / self.config.updates
-        return max(by_updates, self.world.agree(self.clock.progress) if self.clock.limit else 0.0)
+        return max(
+            by_updates, self.processes.agree(self.clock.progress) if self.clock.limit else 0.0
+        )
 
     def _should_stop(self) -> bool:
         """Whether to end this call; all processes must end after the same update."""
-        return bool(self.world.agree(float(self.interrupted or self.clock.paused)))
+        return bool(self.processes.agree(float(self.interrupted or self.clock.paused)))
 
     def step(self, item: UpdateBatches, progress: float = 0.0) -> None:
         """One update; `progress` of the run decides the learning rate."""
@@ -156,7 +160,7 @@ class Trainer:
         minutes = self.config.checkpoint_minutes
         if not minutes or self.update % self.config.log_every:
             return False
-        return bool(self.world.agree(float(time.monotonic() - self._saved_at > 60 * minutes)))
+        return bool(self.processes.agree(float(time.monotonic() - self._saved_at > 60 * minutes)))
 
     def _reset_tally(self) -> None:
         self.tally: dict[str, Any] = {}
@@ -166,7 +170,7 @@ class Trainer:
     def _log(self, epoch: float) -> None:
         names = sorted(self.tally)
         sums = torch.stack([torch.as_tensor(self.tally[name]).double() for name in names])
-        values = self.world.total(sums.to(self.device)).tolist()
+        values = self.processes.total(sums.to(self.device)).tolist()
         means = {n: v / self.tally_tokens for n, v in zip(names, values, strict=True)}
         if not math.isfinite(means["loss"]):
             self._diverged(means["loss"])
@@ -193,7 +197,7 @@ class Trainer:
     def _validate(self) -> None:
         """Validate the averaged weights; keep them if they are the best so far."""
         began = time.monotonic()
-        if self.world.leads:
+        if self.processes.leads:
             self.averaged.load_weights(self.average.weights())
             found = self.validator(self.averaged)
             bleu = found.bleu if self.config.best_by == "bleu" else None
@@ -217,7 +221,7 @@ class Trainer:
             if self.validator.missing:
                 self.display.note(f"no BLEU: {self.validator.missing}")
         self.validated_at = self.update
-        self.world.wait()
+        self.processes.wait()
         self._took("validation", time.monotonic() - began)
 
     def _took(self, what: str, seconds: float) -> None:
@@ -233,6 +237,7 @@ class Trainer:
             self.corpus.vocabulary,
             self.config.weights_dtype,
             int(self.config.part_mib * 2**20) or None,
+            self.corpus.languages,
         )
 
     # Checkpoints
@@ -240,7 +245,7 @@ class Trainer:
     def _checkpoint(self) -> None:
         began = time.monotonic()
         self._check_finite()
-        if self.world.leads:
+        if self.processes.leads:
             state = {
                 "spent": self.clock.spent,
                 "best": self.best,
@@ -255,7 +260,7 @@ class Trainer:
                 self.out / "checkpoints", self.update, state, tensors, self.config.keep_checkpoints
             )
             self.average.prune()
-        self.world.wait()
+        self.processes.wait()
         self._saved_at = time.monotonic()
         self._took("checkpoint", self._saved_at - began)
 
@@ -308,7 +313,7 @@ class Trainer:
         if off_schedule:
             self.average.snapshot(self.update)
         self._check_finite()
-        if self.world.leads:
+        if self.processes.leads:
             self.averaged.load_weights(self.average.weights())
             self._save_averaged("last")
         if self.validated_at != self.update:
@@ -338,12 +343,12 @@ def train(
     recorded = recorded_run(out) if resume else None
     settings = merge(recorded["given"] if recorded else {}, values)
     device = str((settings.get("training") or {}).get("device", "auto"))
-    with join_world(device) as world:
-        display = (display or LineDisplay()) if world.leads else SilentDisplay()
-        run, corpus = begin_run(values, out, resume, recipe, world)
+    with join_processes(device) as processes:
+        display = (display or LineDisplay()) if processes.leads else SilentDisplay()
+        run, corpus = begin_run(values, out, resume, recipe, processes)
         if run.training.threads:
             torch.set_num_threads(run.training.threads)
-        trainer = Trainer(run, corpus, out, world, display)
+        trainer = Trainer(run, corpus, out, processes, display)
         if resume:
             checkpoint, complaints = load_newest(out / "checkpoints")
             for complaint in complaints:
@@ -356,7 +361,7 @@ def train(
                 display.note("no checkpoint yet: starting over")
         display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
         try:
-            with stop_politely(trainer.interrupt), sole_user(out, world):
+            with stop_politely(trainer.interrupt), sole_user(out, processes):
                 summary = trainer.train()
                 if not summary["paused"]:
                     display.note(_farewell(out, summary))
@@ -375,7 +380,7 @@ def _farewell(out: Path, summary: dict[str, Any]) -> str:
 
 def _facts(trainer: Trainer) -> list[str]:
     corpus, config = trainer.corpus.manifest, trainer.config
-    tokens = config.batch_tokens * config.accumulate * trainer.world.size
+    tokens = config.batch_tokens * config.accumulate * trainer.processes.size
     return [
         f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
         f"vocabulary {len(trainer.corpus.vocabulary.target):,}",

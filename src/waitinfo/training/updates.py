@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems import Losses, Moment, System
-from waitinfo.text.batches import Batch, UpdateBatches
+from waitinfo.systems import LossContext, Losses, System
+from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import TrainingConfig
-from waitinfo.training.distributed import World
-from waitinfo.training.graphs import GraphedUpdates
+from waitinfo.training.distributed import ProcessGroup
+from waitinfo.training.graphs import GraphedUpdates, recordable, stage
 
 
 class Objective(nn.Module):
@@ -25,10 +26,10 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.system = model, system
 
-    def forward(self, batch: Batch, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch, context: LossContext) -> tuple[Tensor, dict[str, Tensor]]:
         if self.model.before_loss:
             self.model.before_loss()
-        losses: Losses = self.system.loss(self.model, batch, moment)
+        losses: Losses = self.system.loss(self.model, batch, context)
         return losses.total, losses.parts
 
 
@@ -46,10 +47,10 @@ class Updater:
     """Applies updates to a model."""
 
     def __init__(
-        self, model: Transformer, system: System, config: TrainingConfig, world: World
+        self, model: Transformer, system: System, config: TrainingConfig, processes: ProcessGroup
     ) -> None:
-        self.model, self.system, self.config, self.world = model, system, config, world
-        self.device = world.device
+        self.model, self.system, self.config, self.processes = model, system, config, processes
+        self.device = processes.device
         self.optimizer = self._optimizer()
         self.objective = self._objective()
         self.graphs = self._graphs()
@@ -69,16 +70,16 @@ class Updater:
 
     def _objective(self) -> nn.Module:
         objective = Objective(self.model, self.system)
-        if self.world.size == 1:
+        if self.processes.size == 1:
             return objective
         # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
         return DistributedDataParallel(objective, find_unused_parameters=True)
 
     def _graphs(self) -> GraphedUpdates | None:
-        alone = self.world.size == 1 and self.config.accumulate == 1
+        alone = self.processes.size == 1 and self.config.accumulate == 1
         if not (self.config.graphs and alone and self.device.type == "cuda"):
             return None
-        return GraphedUpdates(self.device) if self.system.fixed_shapes else None
+        return GraphedUpdates(self.device) if recordable(self.system) else None
 
     def run(self, item: UpdateBatches, update: int, lr: float) -> dict[str, Tensor]:
         """One update; returns the sums of its losses over all batches of this process."""
@@ -92,10 +93,10 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         for number, (place, batch) in enumerate(item.batches, 1):
-            moment = self.moment(place, update)
+            context = self.context(place, update)
             last = number == len(item.batches)
-            share = self.world.size / item.tokens
-            for name, value in self._backward(batch.to(self.device), moment, share, last).items():
+            share = self.processes.size / item.tokens
+            for name, value in self._backward(batch.to(self.device), context, share, last).items():
                 sums[name] = sums[name] + value if name in sums else value
         self.apply()
         return sums
@@ -105,34 +106,33 @@ class Updater:
     ) -> dict[str, Tensor]:
         """The same with one batch, replayed where its like was recorded."""
         ((place, batch),) = item.batches
-        moment = self.moment(place, update)
-        dial = self.system.training_dial(batch, moment)
+        context = self.context(place, update)
+        dial = self.system.training_dial(batch, context)
         assert not isinstance(dial, Tensor)
 
         def compute(batch: Batch, dial: Tensor | None, share: Tensor) -> dict[str, Tensor]:
             self.optimizer.zero_grad(set_to_none=True)
-            losses = self._backward(batch, replace(moment, dial=dial), share)
+            losses = self._backward(batch, replace(context, dial=dial), share)
             self.apply()
             return losses
 
         share = 1 / item.tokens
-        stage = self.system.stage(update)
-        return graphs.run(compute, batch, dial, share, stage)
+        return graphs.run(compute, batch, dial, share, stage(self.system, update))
 
-    def moment(self, place: int, update: int) -> Moment:
-        """The circumstances of a batch's loss, and its seed for everything random in it."""
+    def context(self, place: int, update: int) -> LossContext:
+        """The context of a batch's loss; sets the seed of everything random in it."""
         seed = batch_seed(self.config.seed, place)
         seed_everything(seed)
-        return Moment(update, random.Random(seed), self.config.label_smoothing)
+        return LossContext(update, random.Random(seed), self.config.label_smoothing)
 
     def _backward(
-        self, batch: Batch, moment: Moment, share: float | Tensor, last: bool = True
+        self, batch: Batch, context: LossContext, share: float | Tensor, last: bool = True
     ) -> dict[str, Tensor]:
         """Add one batch's share to the gradient of an update; the batch's losses."""
         if isinstance(self.objective, DistributedDataParallel):
             self.objective.require_backward_grad_sync = last
         with self.autocast():
-            total, parts = self.objective(batch, moment)
+            total, parts = self.objective(batch, context)
         # Distributed gradients are averaged over processes; the loss is a sum over all of them.
         (total * share).backward()
         return {"loss": total.detach(), **parts}

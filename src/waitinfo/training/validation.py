@@ -11,9 +11,9 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.quality import bleu
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import Moment, System
-from waitinfo.text.batches import sequential_batches
+from waitinfo.systems import LossContext, System
 from waitinfo.text.corpus import Corpus
+from waitinfo.training.batches import sequential_batches
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Validator:
     def _loss(self, model: Transformer) -> float:
         total, tokens = 0.0, 0
         for batch in sequential_batches(self.corpus.dev, 8192):
-            moment = Moment(update=0, draw=random.Random(0), k=self.k)
-            losses = self.system.loss(model, batch.to(model.device), moment)
+            context = LossContext(update=0, draw=random.Random(0), k=self.k)
+            losses = self.system.loss(model, batch.to(model.device), context)
             total += float(losses.parts["nll"])
             tokens += batch.tokens
         return total / tokens

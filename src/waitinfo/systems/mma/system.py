@@ -6,24 +6,24 @@ The model WRITEs when all heads have stopped within what is read, so the slowest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.systems.base import (
     Dial,
+    LossContext,
     Losses,
-    Moment,
-    Standing,
+    PolicyState,
     Step,
     System,
     SystemOptions,
     heads_stopped,
 )
-from waitinfo.text.batches import Batch
+from waitinfo.systems.mma.attention import LookbackAttention, MonotonicAttention
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,8 @@ class MMA(System):
         help="probability of stopping that a head waits for",
         maximum=1.0,
     )
-    model_defaults = MappingProxyType({"cross_attention": "mma"})
-    attentions = ("mma", "mma-hard")
-    stages = ("whole_source_updates", "latency_after")
+    attentions = (LookbackAttention, MonotonicAttention)
+    milestones = ("whole_source_updates", "latency_after")
     Options = MMAOptions
     options: MMAOptions
 
@@ -94,15 +93,15 @@ class MMA(System):
         source: Embedded,
         target: Embedded,
         decoded: Decoded,
-        moment: Moment,
+        context: LossContext,
     ) -> Losses:
         """L = L_ce + lambda_avg DAL of the slowest heads + lambda_var variance of all heads."""
-        losses = super().combine(model, batch, source, target, decoded, moment)
-        found = [aside.alignment for aside in decoded.extras if aside is not None]
+        losses = super().combine(model, batch, source, target, decoded, context)
+        found = [report.alignment for report in decoded.extras if report is not None]
         alignments = [alignment for alignment in found if alignment is not None]
         if not alignments:  # a fixed threshold: nothing is in expectation
             return losses
-        active = moment.update >= self.options.latency_after
+        active = context.update >= self.options.latency_after
         delays = torch.cat([expected_delays(alignment) for alignment in alignments], 1)
         lags = expected_lags(slowest_delays(delays), batch)
         total = losses.total
@@ -114,8 +113,8 @@ class MMA(System):
             total = total + self.options.variance_weight * variance
         return Losses(total, {**losses.parts, "lag": lags.detach().sum()})
 
-    def ready(self, standing: Standing) -> Tensor:
-        return torch.ones_like(standing.complete)
+    def ready(self, state: PolicyState) -> Tensor:
+        return torch.ones_like(state.complete)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         return heads_stopped(step)

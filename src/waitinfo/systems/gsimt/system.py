@@ -20,17 +20,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems.base import Dial, Losses, Moment, Standing, Step, System, SystemOptions
-from waitinfo.systems.lattice import (
+from waitinfo.systems.base import (
+    Dial,
+    LossContext,
+    Losses,
+    PolicyState,
+    Step,
+    System,
+    SystemOptions,
+)
+from waitinfo.systems.gsimt.lattice import (
     NEVER,
     diagonal,
     expected_cost,
     lattice_points,
     log_marginal,
 )
-from waitinfo.systems.prefixes import (
+from waitinfo.systems.gsimt.prefixes import (
     point_scores,
     prefix_groups,
     prefix_states,
@@ -38,7 +47,6 @@ from waitinfo.systems.prefixes import (
     send_groups,
     stack_memories,
 )
-from waitinfo.text.batches import Batch
 
 UNLIKELY = 1e-3  # least prior probability of either action: a prior that forbids would not yield
 
@@ -109,7 +117,7 @@ class GSiMT(System):
     )  # fmt: skip
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
-    fixed_shapes = False  # rows and groups are planned for the lengths at hand
+    plans_by_length = True  # rows and groups of prefixes
     Options = GSiMTOptions
     options: GSiMTOptions
 
@@ -120,9 +128,9 @@ class GSiMT(System):
         if config.info != "none":
             raise WaitinfoError(f"model.info {config.info}: gsimt has no use for info; choose none")
 
-    def loss(self, model: Transformer, batch: Batch, moment: Moment) -> Losses:
-        if moment.k is None and moment.update < self.options.whole_source_updates:
-            return super().loss(model, batch, moment)
+    def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
+        if context.k is None and context.update < self.options.whole_source_updates:
+            return super().loss(model, batch, context)
         n, m = torch.from_numpy(np.array(batch.lengths)).unbind(-1)
         points = lattice_points(n, m, self.options.zeta, self.options.band)
         gold, mean, write = self._scores(model, batch, points)
@@ -133,7 +141,7 @@ class GSiMT(System):
         complete = read >= n
         actions = Actions.of(write, inside, complete)
 
-        smoothing = moment.label_smoothing
+        smoothing = context.label_smoothing
         # On a single path this is the label-smoothed cross-entropy of the other systems.
         tokens = torch.stack([(1 - smoothing) * gold + smoothing * mean, gold.detach()])
         likelihoods = log_marginal(
@@ -166,9 +174,9 @@ class GSiMT(System):
         gold, mean, write = spread.view(3, *points.shape)
         return gold, mean, write
 
-    def ready(self, standing: Standing) -> Tensor:
-        return torch.ones_like(standing.complete)
+    def ready(self, state: PolicyState) -> Tensor:
+        return torch.ones_like(state.complete)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         assert step.write is not None
-        return step.write.double().sigmoid().cpu() >= standing.k
+        return step.write.double().sigmoid().cpu() >= state.k

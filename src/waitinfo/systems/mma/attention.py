@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from waitinfo.model.attention import (
-    Aside,
+    AttentionReport,
     CrossAttention,
     Memory,
     SourceView,
@@ -154,6 +154,7 @@ def walk(stops: Tensor, visible: Tensor, before: Tensor | None) -> tuple[Tensor,
 class MonotonicAttention(CrossAttention):
     """Hard monotonic attention: a head sees the one token it stops at."""
 
+    name = "mma-hard"
     carries = True
     energy_bias_start: ClassVar[float] = -2.0  # p = 0.12: heads read on before they know why not
 
@@ -161,7 +162,9 @@ class MonotonicAttention(CrossAttention):
         super().__init__(width, heads, dropout)
         self.energy_bias = nn.Parameter(torch.full((heads,), self.energy_bias_start))
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside]:
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         energies = self._energies(queries, memory.keys)
@@ -171,7 +174,7 @@ class MonotonicAttention(CrossAttention):
             stops = energies.sigmoid() >= threshold.reshape(-1, 1, 1, 1)
             places, found = walk(stops, visible, view.before)
             mixed = self._at_places(queries, memory, view, places)
-            return self.out(merge_heads(mixed)), Aside(places.to(energies.dtype), found)
+            return self.out(merge_heads(mixed)), AttentionReport(places.to(energies.dtype), found)
         if self.training:
             # Noise makes the network prefer energies far from 0: decisions that are clear.
             energies = energies + torch.randn_like(energies)
@@ -179,7 +182,7 @@ class MonotonicAttention(CrossAttention):
         weights = self._expected_weights(queries, memory, view, alpha).to(memory.values.dtype)
         if self.training:
             weights = F.dropout(weights, self.dropout)
-        return self.out(merge_heads(weights @ memory.values)), Aside(alignment=alpha)
+        return self.out(merge_heads(weights @ memory.values)), AttentionReport(alignment=alpha)
 
     def _energies(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Of stopping, [B, H, T, S], in float32 or better: the recursions need it."""
@@ -205,6 +208,7 @@ class LookbackAttention(MonotonicAttention):
     A second set of queries and keys says how it divides its attention among them.
     """
 
+    name = "mma"
     key_vectors = 2
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:

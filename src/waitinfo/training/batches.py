@@ -1,84 +1,24 @@
 """Batches: sentences of like length under a token budget, in an order that a seed decides.
 
 The order of batches over all epochs is one endless sequence, a function of the seed alone. An
-update takes `share.count` consecutive batches of it and a process takes every `world`-th of those,
-so one process with two batches an update and two processes with one each see the same data.
+update takes `share.count` consecutive batches of it and each of `share.processes` processes takes
+its share of them in turn. So one process with two batches an update and two processes with one each
+see the same data.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from waitinfo.model.batch import Batch, pad_rows, round_up
 from waitinfo.text.corpus import Ints, Split
-from waitinfo.text.tokenizer import BOS, EOS, PAD
-
-MULTIPLE = 4  # padded lengths are multiples of this: fewer shapes, for a little padding
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Sentence pairs as padded tensors. n and m count end-of-sentence; S and T are padded.
-
-    Numbers that a training step needs on the host (`pairs`, `tokens`, `longest_source`, `lengths`)
-    are plain ints, so that nothing has to be fetched from a device.
-    """
-
-    source: Tensor  # [B, S] x_1 … x_n, x_n = EOS
-    source_lengths: Tensor  # [B] n
-    target_in: Tensor  # [B, T] BOS, y_1 … y_m-1
-    target_out: Tensor  # [B, T] y_1 … y_m, y_m = EOS
-    target_lengths: Tensor  # [B] m
-    pairs: int
-    tokens: int  # target tokens, end-of-sentence counted
-    longest_source: int
-    lengths: tuple[tuple[int, int], ...]  # (n, m) of each pair
-
-    def to(self, device: torch.device) -> Batch:
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin(self) -> Batch:
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        tensors: dict[str, Any] = {
-            n: change(t) for n, t in vars(self).items() if isinstance(t, Tensor)
-        }
-        return replace(self, **tensors)
-
-
-def _round_up(number: Any) -> Any:
-    """A number, or an array of them, up to the next multiple."""
-    return -(-number // MULTIPLE) * MULTIPLE
-
-
-def _pad(flat: np.ndarray, lengths: Ints, first: int | None, last: int | None) -> Tensor:
-    """Rows of tokens with an optional first and last token, padded on the right: [B, width]."""
-    before = int(first is not None)
-    width = _round_up(int(lengths.max()) + before + int(last is not None))
-    rows = np.full((len(lengths), width), PAD, np.int64)
-    columns = np.arange(width)
-    inside = (columns >= before) & (columns < lengths[:, None] + before)
-    rows[inside] = flat
-    if first is not None:
-        rows[:, 0] = first
-    if last is not None:
-        rows[np.arange(len(lengths)), lengths + before] = last
-    return torch.from_numpy(rows)
-
-
-def pad_sources(sentences: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Token lists as source rows with end-of-sentence: [B, S], and their lengths [B]."""
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    flat = np.fromiter((t for s in sentences for t in s), np.int64, int(lengths.sum()))
-    return _pad(flat, lengths, None, EOS), torch.from_numpy(lengths + 1)
+from waitinfo.text.special import BOS, EOS
 
 
 def make_batch(split: Split, indices: Ints) -> Batch:
@@ -86,10 +26,10 @@ def make_batch(split: Split, indices: Ints) -> Batch:
     source, source_lengths = split.gather(indices, 0)
     target, target_lengths = split.gather(indices, 1)
     return Batch(
-        source=_pad(source, source_lengths, None, EOS),
+        source=pad_rows(source, source_lengths, None, EOS),
         source_lengths=torch.from_numpy(source_lengths + 1),
-        target_in=_pad(target, target_lengths, BOS, None),
-        target_out=_pad(target, target_lengths, None, EOS),
+        target_in=pad_rows(target, target_lengths, BOS, None),
+        target_out=pad_rows(target, target_lengths, None, EOS),
         target_lengths=torch.from_numpy(target_lengths + 1),
         pairs=len(indices),
         tokens=int(target_lengths.sum()) + len(indices),
@@ -112,7 +52,7 @@ def plan_epoch(split: Split, budget: int, seed: int, epoch: int) -> list[Ints]:
     # A stable sort keeps the shuffled order among pairs of one length.
     by_length = np.lexsort((split.target_lengths[order], longest))
     order = order[by_length]
-    longest = _round_up(longest[by_length])
+    longest = round_up(longest[by_length])
     batches = []
     start = 0
     while start < len(order):
@@ -137,7 +77,7 @@ class Share:
 
     count: int = 1  # batches an update, over all processes
     rank: int = 0
-    world: int = 1
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -224,7 +164,7 @@ class BatchStream:
         tokens = 0
         for number, (place, indices, _) in enumerate(planned):
             tokens += int(self.split.target_lengths[indices].sum()) + len(indices)
-            if number % self.share.world == self.share.rank:
+            if number % self.share.processes == self.share.rank:
                 batch = make_batch(self.split, indices)
                 mine.append((place, batch.pin() if self.pin else batch))
         return UpdateBatches(update, planned[-1][2], mine, tokens)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.systems.base import (
     Dial,
-    Moment,
-    Standing,
+    LossContext,
+    PolicyState,
     Step,
     System,
     SystemOptions,
     dial_column,
     heads_stopped,
 )
-from waitinfo.text.batches import Batch
+from waitinfo.systems.gma.attention import GaussianAttention
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class GMA(System):
     name = "gma"
     summary = "aligns each token with a place in the source and reads delta beyond it"
     dial = Dial("delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned place")
-    model_defaults = MappingProxyType({"cross_attention": "gma"})
+    attentions = (GaussianAttention,)
     Options = GMAOptions
     options: GMAOptions
 
     def trained_dial(self) -> float:
         return self.options.delta
 
-    def draw_dial(self, batch: Batch, moment: Moment) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> float:
         return self.options.delta
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor:
+    def dial_rows(self, batch: Batch, context: LossContext, k: float | Tensor | None) -> Tensor:
         # Without a dial the whole source is visible, however far beyond the place it lies.
         return dial_column(batch, math.inf if k is None else k)
 
-    def ready(self, standing: Standing) -> Tensor:
-        return torch.ones_like(standing.complete)
+    def ready(self, state: PolicyState) -> Tensor:
+        return torch.ones_like(state.complete)
 
-    def accept(self, standing: Standing, step: Step) -> Tensor:
+    def accept(self, state: PolicyState, step: Step) -> Tensor:
         return heads_stopped(step)

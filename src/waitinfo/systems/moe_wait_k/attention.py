@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.attention import (
-    Aside,
+    AttentionReport,
     CrossAttention,
     Memory,
     SourceView,
@@ -49,11 +49,15 @@ class ExpertAttention(CrossAttention):
     Without a dial k the gate has nothing to go by, and all experts weigh the same.
     """
 
+    name = "moe"
+
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__(width, heads, dropout)
         self.gate = Gate(heads)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside | None]:
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport | None]:
         """[B, T, d] -> [B, T, d]."""
         queries = split_heads(self.queries(x), self.heads)
         scores = queries @ memory.keys.transpose(-2, -1)  # [B, H, T, S]
@@ -65,7 +69,9 @@ class ExpertAttention(CrossAttention):
         if view.k is None:
             return self.out(merge_heads(mixed)), None
         gates = self.gate(self._mass(scores, seen, view), view.k)
-        return self.out(merge_heads(mixed * gates[..., None].to(mixed.dtype))), Aside(gates=gates)
+        return self.out(merge_heads(mixed * gates[..., None].to(mixed.dtype))), AttentionReport(
+            gates=gates
+        )
 
     @staticmethod
     def _mass(scores: Tensor, seen: Tensor, view: SourceView) -> Tensor:

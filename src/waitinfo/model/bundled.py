@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.folder import CONFIG, read_config
+from waitinfo.model.folder import CONFIG, read_config
 
 DEFAULT = "de-en"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.systems.base import Moment, SystemOptions
-from waitinfo.text.batches import Batch
+from waitinfo.model.batch import Batch
+from waitinfo.systems.base import LossContext, SystemOptions
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class DrawnDialOptions(SystemOptions):
                 f"system.k_min {self.k_min} and k_max {self.k_max}: need 1 <= k_min <= k_max"
             )
 
-    def draw(self, batch: Batch, moment: Moment) -> int:
+    def draw(self, batch: Batch, context: LossContext) -> int:
         """Uniformly from k_min to k_max."""
         highest = self.k_max or batch.longest_source
-        return moment.draw.randint(self.k_min, max(self.k_min, highest))
+        return context.draw.randint(self.k_min, max(self.k_min, highest))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.systems.base import Dial, Moment
+from waitinfo.systems.base import Dial, LossContext
+from waitinfo.systems.moe_wait_k.attention import ExpertAttention
 from waitinfo.systems.multipath import Multipath, MultipathOptions
 from waitinfo.systems.wait_k import lag_path
-from waitinfo.text.batches import Batch
 
 LONGEST_LAG = 16
 PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # not quite the even spread of other counts
@@ -55,7 +55,7 @@ def spread_lags(heads: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def _column(lags: tuple[int, ...], device: torch.device) -> Tensor:
-    """[H, 1], kept where it is needed: a recorded update cannot fetch it from the host."""
+    """[H, 1]; made once a device, for a copy from the host would wait for the device each time."""
     return torch.tensor(lags, device=device)[:, None]
 
 
@@ -63,8 +63,8 @@ class MoEWaitK(Multipath):
     name = "moe-wait-k"
     summary = "wait-k with attention heads as experts for different lags; one model for every k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
-    model_defaults = MappingProxyType({"cross_attention": "moe"})
-    stages = ("whole_source_updates", "equal_updates")
+    attentions = (ExpertAttention,)
+    milestones = ("whole_source_updates", "equal_updates")
     Options = MoEWaitKOptions
     options: MoEWaitKOptions
 
@@ -92,8 +92,10 @@ class MoEWaitK(Multipath):
         reached = torch.maximum(read, lag_path(written, k, self.options.catch_up))
         return torch.minimum(read[:, None], reached[:, None] - behind)
 
-    def dial_rows(self, batch: Batch, moment: Moment, k: float | Tensor | None) -> Tensor | None:
+    def dial_rows(
+        self, batch: Batch, context: LossContext, k: float | Tensor | None
+    ) -> Tensor | None:
         # Without k the experts weigh the same, and the gate is not trained yet.
-        if moment.k is None and moment.update < self.options.equal_updates:
+        if context.k is None and context.update < self.options.equal_updates:
             return None
-        return super().dial_rows(batch, moment, k)
+        return super().dial_rows(batch, context, k)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from waitinfo.model.attention import (
-    Aside,
+    AttentionReport,
     CrossAttention,
     Memory,
     SourceView,
@@ -44,6 +44,7 @@ def needed_tokens(positions: Tensor, delta: Tensor) -> Tensor:
 class GaussianAttention(CrossAttention):
     """Cross-attention around a predicted position."""
 
+    name = "gma"
     carries = True
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -51,7 +52,9 @@ class GaussianAttention(CrossAttention):
         self.step_hidden = nn.Linear(width, width, bias=False)
         self.step_out = nn.Linear(width, 1, bias=False)
 
-    def forward(self, x: Tensor, memory: Memory, view: SourceView) -> tuple[Tensor, Aside]:
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport]:
         """[B, T, d] -> [B, T, d]."""
         projected = self.queries(x)
         reached = self._reached(projected, view)  # [B, 1, T]
@@ -66,8 +69,8 @@ class GaussianAttention(CrossAttention):
         mixed = self.attend(queries, memory.keys, memory.values, bias, False, dropout)
         visible = view.visible if view.visible.dim() == 3 else view.visible[:, None]
         shape = (-1, self.heads, -1)
-        aside = Aside(reached.expand(shape), (needed <= visible).expand(shape))
-        return self.out(merge_heads(mixed)), aside
+        report = AttentionReport(reached.expand(shape), (needed <= visible).expand(shape))
+        return self.out(merge_heads(mixed)), report
 
     def _reached(self, projected: Tensor, view: SourceView) -> Tensor:
         """p_i = p_i-1 + exp(v · tanh(W h_i)), before it is clamped: [B, T, d] -> [B, 1, T].

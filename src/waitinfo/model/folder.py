@@ -1,0 +1,53 @@
+"""The layout of a model folder: `config.json`, `tokenizer.model` and safetensors weights.
+
+Finding a model and reading what it is needs no torch; loading it does (`model.saving`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.storage import recover_folder
+
+CONFIG = "config.json"
+FORMAT = 1
+
+
+def resolve_model(path: Path) -> Path:
+    """The model folder meant by a path: itself, or a run folder's best or last model."""
+    for candidate in (path, path / "best", path / "last"):
+        if candidate != path and path.is_dir():
+            recover_folder(candidate)
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if not path.exists():
+        raise WaitinfoError(f"{path}: no such model")
+    raise WaitinfoError(f"{path}: not a model (no {CONFIG}, and no best or last model in it)")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WaitinfoError(f"{folder / CONFIG}: cannot be read ({error})") from None
+    if config.get("format") != FORMAT:
+        raise WaitinfoError(f"{folder}: a model of another version of waitinfo")
+    return config
+
+
+def fingerprint(folder: Path) -> str:
+    """A checksum of all that decides what a model writes: settings, vocabularies and weights."""
+    digest = hashlib.sha256()
+    # The names of its languages decide nothing. Models saved without them keep their checksum.
+    config = {key: value for key, value in read_config(folder).items() if key != "languages"}
+    digest.update(CONFIG.encode())
+    digest.update(hashlib.sha256((json.dumps(config, indent=2) + "\n").encode()).digest())
+    for path in sorted([*folder.glob("*.model"), *folder.glob("*.safetensors")]):
+        digest.update(path.name.encode())
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

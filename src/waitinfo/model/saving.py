@@ -1,0 +1,122 @@
+"""Saving a model as a folder, and loading it again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import waitinfo
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.model.quantize import quantize
+from waitinfo.model.tensors import load_weights, save_weights
+from waitinfo.model.transformer import Transformer
+from waitinfo.storage import swap_folder
+from waitinfo.systems import System, build_system
+from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.tokenizer import Vocabulary
+
+STORED = ("float32", "float16", "bfloat16", "int8")  # how weights can be kept
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model, ready to translate."""
+
+    model: Transformer
+    system: System
+    vocabulary: Vocabulary
+    folder: Path
+    languages: Languages = UNKNOWN
+
+
+def save_model(
+    folder: Path,
+    model: Transformer,
+    weights: dict[str, Tensor],
+    system: System,
+    vocabulary: Vocabulary,
+    dtype: str = "float32",
+    part_bytes: int | None = None,
+    languages: Languages = UNKNOWN,
+) -> None:
+    """Write a model folder; an existing one is replaced only once the new one is complete."""
+    if dtype not in STORED:
+        raise unknown("weights dtype", dtype, STORED)
+    fresh = folder.parent / f".{folder.name}.partial"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _save_narrow(fresh, weights, dtype, part_bytes)
+        vocabulary.save(fresh)
+        config = {
+            "format": FORMAT,
+            "waitinfo": waitinfo.__version__,
+            **languages.entry(),
+            "system": {"name": system.name, **asdict(system.options)},
+            "model": asdict(model.config),
+        }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def _save_narrow(
+    folder: Path, weights: dict[str, Tensor], dtype: str, part_bytes: int | None
+) -> None:
+    # Information sources are small and sums of them decide, so only matrices are stored narrow.
+    if dtype == "int8":
+        stored = quantize(weights)
+    else:
+        stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+    save_weights(folder, stored, part_bytes)
+
+
+def load_model(
+    path: Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a model or run folder for translation, by its own system or by another it can serve."""
+    folder = resolve_model(path)
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    config = read_config(folder)
+    chosen = _choose_system(config["system"], system, options or {})
+    model_config = from_mapping(ModelConfig, config["model"], "model")
+    chosen.check_model(model_config)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device("meta"):
+        model = Transformer(model_config)
+    weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
+    try:
+        model.load_weights(weights, assign=True)
+    except (RuntimeError, KeyError) as error:
+        raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
+    try:
+        model = model.to(device=device, dtype=DTYPES[dtype]).eval()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, Languages.of(config))
+
+
+def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
+    """The stored system with the given options on top, or another with these options alone."""
+    own = {key: value for key, value in stored.items() if key != "name"}
+    if name is None or name == stored["name"]:
+        return build_system(stored["name"], {**own, **options})
+    return build_system(name, options)

@@ -1,0 +1,222 @@
+"""The same streams for event loops: the model runs on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from types import TracebackType
+
+from waitinfo.streaming.event import Event
+from waitinfo.streaming.scheduler import HISTORY, Channel, Scheduler
+from waitinfo.streaming.stream import Handle
+from waitinfo.streaming.translator import Translator
+
+
+class AsyncTranslator:
+    """Opens streams on a translator's model whose pushes are awaited.
+
+    All streams are served together, on a thread that never is the event loop's. What arrives during
+    a round joins the next one. One translator may serve threads and event loops at the same time.
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self._worker = _Worker(translator._scheduler)
+        weakref.finalize(self, self._worker.stop).atexit = False
+        self._notifiers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]
+        self._notifiers = weakref.WeakKeyDictionary()
+
+    def stream(
+        self,
+        k: float | None = None,
+        raw: bool = False,
+        segment: bool = True,
+        history: int | None = HISTORY,
+    ) -> AsyncStream:
+        """Open a stream; the arguments are those of `Translator.stream`."""
+        self._worker.start()
+        translator = self.translator
+        channel = translator._open_channel(k, raw, segment, history)
+        return AsyncStream(translator._scheduler, channel, translator.check_dial, self._notifier)
+
+    def _notifier(self) -> _Notifier:
+        """That of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._notifiers:
+            self._notifiers[loop] = _Notifier(loop)
+        return self._notifiers[loop]
+
+    def close(self) -> None:
+        """Stop the thread. Open streams are not served any more unless another thread does."""
+        self._worker.stop()
+
+    async def __aenter__(self) -> AsyncTranslator:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncStream(Handle):
+    """One running translation, for use on one event loop; opened by `AsyncTranslator.stream`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        channel: Channel,
+        check_dial: Callable[[float], float],
+        notifier: Callable[[], _Notifier],
+    ) -> None:
+        super().__init__(scheduler, channel, check_dial)
+        self._notifier = notifier
+
+    async def push(self, text: str, wait: bool = True) -> list[Event]:
+        """Source text that has arrived; returns the events it caused.
+
+        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        Text is taken at once: after a cancelled push, its events come with the next one.
+        """
+        return await self._hand_in(text, wait)
+
+    async def finish(self, wait: bool = True) -> list[Event]:
+        """No more text will come; returns the remaining events. Cancelled, it closes the stream."""
+        try:
+            return await self._hand_in(None, wait)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _hand_in(self, text: str | None, wait: bool) -> list[Event]:
+        channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
+        channel.listener = notifier
+        scheduler.submit({channel: text}, served_by=self if wait else None)
+        events: list[Event] = []
+        if not wait:
+            return events
+        try:
+            while True:
+                busy = channel.busy
+                events += scheduler.collect(channel)
+                if not busy:
+                    scheduler.check_error(channel)
+                    return events
+                await notifier.change_of(channel)
+        except BaseException:
+            scheduler.put_back(channel, events)
+            raise
+        finally:
+            scheduler.release([channel])
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Events as they come, until the stream has been finished or closed."""
+        channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
+        channel.listener = notifier
+        while True:
+            over = channel.over
+            events = scheduler.collect(channel)
+            for event in events:
+                yield event
+            if over:
+                scheduler.check_error(channel)
+                return
+            if not events:
+                await notifier.change_of(channel)
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Notifier:
+    """Tells the tasks of one event loop that something has changed, once a round for all of them.
+
+    A change that is told after a task has looked, and before it waits, is not missed: telling is
+    itself a call on the event loop, which runs when the task waits.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._futures: dict[Channel, set[asyncio.Future[None]]] = {}
+
+    def change_of(self, channel: Channel) -> asyncio.Future[None]:
+        """A future that is done with the next change of a stream."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        waiting = self._futures.setdefault(channel, set())
+        waiting.add(future)
+        future.add_done_callback(lambda done: self._forget(channel, done))
+        return future
+
+    def _forget(self, channel: Channel, future: asyncio.Future[None]) -> None:
+        waiting = self._futures.get(channel, set())
+        waiting.discard(future)
+        if not waiting:
+            self._futures.pop(channel, None)
+
+    def __call__(self, channels: Sequence[Channel]) -> None:
+        """On the thread that leads."""
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._wake, channels)
+
+    def _wake(self, channels: Sequence[Channel]) -> None:
+        for channel in channels:
+            for future in self._futures.pop(channel, ()):
+                if not future.done():
+                    future.set_result(None)
+
+
+class _Worker:
+    """A thread that leads the rounds whenever there is something to do."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        # Unlike other queues it may be used inside destructors, where streams are abandoned.
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                # The thread refers to the scheduler alone, so that it ends with its translator.
+                arguments = (self._scheduler, self._calls)
+                self._thread = threading.Thread(
+                    target=_work, args=arguments, name="waitinfo", daemon=True
+                )
+                self._thread.start()
+                self._scheduler.bells.append(self._ring)
+
+    def _ring(self) -> None:
+        self._calls.put(True)
+
+    def stop(self) -> None:
+        """End the thread after the round under way."""
+        if self._thread is not None:
+            self._thread = None
+            self._scheduler.bells.remove(self._ring)
+            self._calls.put(False)
+
+
+def _work(scheduler: Scheduler, calls: SimpleQueue[bool]) -> None:
+    while calls.get():
+        try:
+            scheduler.lead()
+        except Exception as error:  # a fault of the scheduler itself: nobody may wait for ever
+            logging.getLogger(__name__).exception("rounds are not possible any more")
+            scheduler.abort(error)

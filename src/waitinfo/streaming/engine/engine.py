@@ -1,0 +1,235 @@
+"""Rounds over all slots.
+
+Source tokens are fed as they arrive. A round encodes what has arrived for all slots in one pass,
+lets every slot READ until its system wants to WRITE, and computes the next target token of all
+slots that do in one pass. Slots join, leave and restart at any time; rows differ in length and are
+never padded again.
+
+A slot sees only what it has read. Input that is already there is encoded ahead, in one pass; with
+a causal encoder that is the same as encoding it token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
+from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
+from waitinfo.streaming.engine.writing import TargetWriter
+from waitinfo.systems.base import System
+from waitinfo.text.special import EOS
+
+ENDINGS = ("guard", "allow")
+NOT_FINITE = (
+    "the model computed values that are not finite; its weights may be damaged, or dtype too narrow"
+)
+
+
+class Engine:
+    """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted.
+
+    A round encodes about `round_tokens` source tokens, so that one long text does not delay the
+    other slots. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        system: System,
+        slots: int = 32,
+        capacity: int = 256,
+        ending: str = "guard",
+        round_tokens: int = PASS_TOKENS,
+    ) -> None:
+        if ending not in ENDINGS:
+            raise unknown("ending", ending, ENDINGS)
+        if slots < 1 or capacity < 2:
+            raise WaitinfoError("an engine needs at least one slot of at least two tokens")
+        system.check_model(model.config)
+        self.model, self.system = model, system
+        self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
+        self.has_info = model.source_info is not None
+        self.state = Slots(slots, capacity)
+        self.source = SourceEncoder(model, self.state, round_tokens)
+        self.target = TargetWriter(model, system, self.state, self.source)
+        self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
+        self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
+        self._held: set[int] = set()
+        self._events: list[TokenEvent] = []  # of the round under way
+
+    # Slots
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Memory that a slot takes, used or not."""
+        caches = (*self.source.caches, *self.source.memory, *self.target.caches)
+        return sum(cache.nbytes for cache in caches) // self.slots
+
+    @property
+    def free(self) -> list[int]:
+        """Slots that are not in use."""
+        return self.state.free
+
+    @property
+    def fed(self) -> list[bool]:
+        """By slot: whether its source is complete."""
+        return self.state.fed
+
+    @property
+    def runnable(self) -> list[int]:
+        """The slots of the next round."""
+        return [slot for slot in self._runnable if slot not in self._held]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round would do something."""
+        return any(slot not in self._held for slot in self._runnable)
+
+    def can_go_on(self, slot: int) -> bool:
+        """Whether a slot has something to do without more input."""
+        return slot in self._runnable
+
+    def open(self, k: float) -> int:
+        """A slot for a new stream."""
+        slot = self.state.open()
+        self.reset(slot, k)
+        return slot
+
+    def close(self, slot: int) -> None:
+        """Give a slot back, whatever it is doing."""
+        self._rest(slot)
+        self._held.discard(slot)
+        self.state.close(slot)
+
+    def reset(self, slot: int, k: float) -> None:
+        """Start a new source in a slot."""
+        if slot in self.failed:
+            self.source.clear(slot)
+            self.target.clear(slot)
+            self.failed.discard(slot)
+        self._rest(slot)
+        self.state.reset(slot, k)
+        self.target.reset(slot)
+
+    def set_dial(self, slot: int, k: float) -> None:
+        """Turn a slot's dial; counts from the next decision on."""
+        if self.state.policy.k[slot] != k:
+            self.state.policy.k[slot] = k
+            self._wake(slot)
+
+    def hold(self, slot: int) -> None:
+        """Leave a slot out of the rounds until `resume`."""
+        self._held.add(slot)
+
+    def resume(self, slot: int) -> None:
+        self._held.discard(slot)
+
+    def room(self, slot: int) -> int:
+        """Source tokens a slot can still take, with room left for end-of-sentence."""
+        return self.state.room(slot)
+
+    @torch.inference_mode()
+    def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
+        """Source tokens that have arrived; `complete` adds end-of-sentence."""
+        self.state.feed(slot, tokens, complete)
+        self.source.preview(slot)
+        self._wake(slot)
+
+    def _wake(self, slot: int) -> None:
+        if self.state.active[slot] and self.state.sources[slot] and slot not in self.failed:
+            self._runnable[slot] = None
+
+    def _rest(self, slot: int) -> None:
+        self._runnable.pop(slot, None)
+
+    # Rounds
+
+    def run(self) -> list[TokenEvent]:
+        """Rounds until no slot can go on without more input."""
+        events = []
+        while self.busy:
+            events += self.advance()
+        return events
+
+    @torch.inference_mode()
+    def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:
+        """One round of all slots that can go on, or of some of them.
+
+        If it raises, no token is lost or computed twice: the next round continues from there.
+        """
+        rows = self.runnable
+        if only is not None:
+            chosen = set(only)
+            rows = [slot for slot in rows if slot in chosen]
+        if rows:
+            self._fail(self.source.advance(rows))
+            rows = sorted(slot for slot in rows if slot not in self.failed)
+        if rows:
+            index = torch.tensor(rows)
+            ready = self._read_on(index)
+            if len(ready):
+                self._write(ready)
+            self._settle(index)
+        events, self._events = self._events, []
+        return events
+
+    def _fail(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.failed.add(slot)
+            self._rest(slot)
+
+    def _settle(self, rows: Tensor) -> None:
+        """Rows that cannot go on leave the rounds at once, without an empty round."""
+        policy, state = self.state.policy, self.state
+        able = self._may_write(rows).tolist()
+        for slot, read, ready in zip(rows.tolist(), policy.read[rows].tolist(), able, strict=True):
+            if not (state.active[slot] and (ready or read < len(state.sources[slot]))):
+                self._rest(slot)
+
+    def _read_on(self, rows: Tensor) -> Tensor:
+        """Let rows READ until they may WRITE or have no more input; the rows that may."""
+        available = self._available(rows)
+        while True:
+            ready = self._may_write(rows)
+            hungry = ~ready & (self.state.policy.read[rows] < available)
+            if not hungry.any():
+                return rows[ready]
+            self._events += self.state.read_next(rows[hungry])
+
+    def _may_write(self, rows: Tensor) -> Tensor:
+        policy = self.state.select(rows)
+        within = policy.written < length_limit(policy.read)
+        due = (policy.read > 0) & (policy.read >= self.state.least[rows]) & within
+        return policy.complete | (due & self.system.ready(policy))
+
+    def _available(self, rows: Tensor) -> Tensor:
+        return torch.tensor([self.source.available(s) for s in rows.tolist()], dtype=torch.long)
+
+    def _write(self, rows: Tensor) -> None:
+        """Compute the next token of all rows in one pass; keep those that are accepted."""
+        policy = self.state.select(rows)
+        step, infos = self.target.step(rows, policy)
+        finite = step.logits.amax(-1).isfinite().cpu()
+        self._fail(rows[~finite].tolist())
+        tokens = step.tokens.cpu()
+        accepted = policy.complete | self.system.accept(policy, step).cpu()
+        if self.guard:
+            accepted &= policy.complete | (tokens != EOS)
+        refused = rows[~accepted & finite]
+        accepted &= finite
+        kept = rows[accepted]
+        self.target.keep_states(kept, accepted, step)
+        self._events += self.state.write(kept, tokens[accepted], infos[accepted])
+        self._read_after_refusal(refused)
+
+    def _read_after_refusal(self, rows: Tensor) -> None:
+        """A refused row needs at least one more source token for its next attempt."""
+        self.state.least[rows] = self.state.policy.read[rows] + 1
+        more = self.state.policy.read[rows] < self._available(rows)
+        if more.any():
+            self._events += self.state.read_next(rows[more])

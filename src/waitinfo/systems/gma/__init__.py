@@ -1,0 +1,5 @@
+"""GMA: Gaussian multi-head attention around a predicted source position."""
+
+from waitinfo.systems.gma.system import GMA
+
+__all__ = ["GMA"]

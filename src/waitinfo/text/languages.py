@@ -1,0 +1,42 @@
+"""The languages that a corpus or a model translates between, where they are known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from waitinfo.errors import WaitinfoError
+
+CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
+
+
+@dataclass(frozen=True)
+class Languages:
+    """Codes as in BCP 47: de, en, pt-BR, zh-Hant; None where unknown."""
+
+    source: str | None = None
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        for side, code in asdict(self).items():
+            if code is not None and not (isinstance(code, str) and CODE.fullmatch(code)):
+                raise WaitinfoError(
+                    f"{side} language '{code}': not a language code; give one as de or pt-BR"
+                )
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Languages:
+        """Those of a model's or corpus's JSON."""
+        found = record.get("languages") or {}
+        if not isinstance(found, dict):
+            raise WaitinfoError(f"languages '{found}': must be an object with source and target")
+        return cls(found.get("source"), found.get("target"))
+
+    def entry(self) -> dict[str, dict[str, str]]:
+        """The entry for such a JSON: nothing where both are unknown."""
+        known = {side: code for side, code in asdict(self).items() if code is not None}
+        return {"languages": known} if known else {}
+
+
+UNKNOWN = Languages()

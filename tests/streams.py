@@ -1,0 +1,44 @@
+"""A small model with a vocabulary, for tests of streams: random weights, varied output."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from tests.conftest import tiny_config, toy_pairs
+from tests.test_decoder import restless
+from waitinfo.model import Transformer
+from waitinfo.model.saving import LoadedModel
+from waitinfo.streaming.event import Event
+from waitinfo.systems import build_system
+from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+
+WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
+
+
+@lru_cache(maxsize=1)
+def toy_tokenizer() -> Tokenizer:
+    lines = [f"{side}." for pair in toy_pairs(400) for side in pair]
+    return train_tokenizer(lines, VocabularySpec("bpe", 300))[0]
+
+
+@lru_cache(maxsize=2)
+def toy_model(system: str = "wait-k") -> LoadedModel:
+    chosen = build_system(system)
+    tokenizer = toy_tokenizer()
+    torch.manual_seed(3)
+    sizes = {"source_vocabulary": len(tokenizer), "target_vocabulary": len(tokenizer)}
+    model = Transformer(tiny_config(**sizes, **chosen.model_defaults)).double().eval()
+    return LoadedModel(restless(model), chosen, Vocabulary(tokenizer, tokenizer), Path("toy"))
+
+
+def some_text(draw: random.Random, words: int) -> str:
+    return " ".join(draw.choice(WORDS) + draw.choice(["", "", "", "."]) for _ in range(words))
+
+
+def record(events: list[Event]) -> list[tuple]:
+    """Events without their times."""
+    return [(e.kind, e.token, e.word, e.read, e.written, e.sentence) for e in events]

@@ -1,0 +1,213 @@
+"""Streams on event loops: served together, cancelled, abandoned, each with its own errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from tests.streams import record, toy_model
+from tests.test_scheduler import LONG, alone
+from waitinfo import AsyncTranslator, Event, Translator, WaitinfoError
+from waitinfo.streaming.asynchronous import AsyncStream
+from waitinfo.streaming.session import Session
+
+TEXTS = ["ba be bi. bo bu", "du do di de da", "ba", "", "be be be be be be be."]
+
+
+@pytest.fixture
+def translator() -> Translator:
+    return Translator(toy_model(), streams=6, capacity=48)
+
+
+async def speak(server: AsyncTranslator, text: str) -> list[tuple]:
+    async with server.stream(k=2) as stream:
+        events = [event for word in text.split() for event in await stream.push(word)]
+        events += await stream.finish()
+        assert events == stream.trace
+        return record(events)
+
+
+def test_many_are_served_together(translator: Translator) -> None:
+    async def everyone() -> list[list[tuple]]:
+        async with AsyncTranslator(translator) as server:
+            return await asyncio.gather(*(speak(server, text) for text in TEXTS))
+
+    assert asyncio.run(everyone()) == [alone(text) for text in TEXTS]
+    assert translator.open_streams == 0
+
+
+def test_threads_and_event_loops_share_a_translator(translator: Translator) -> None:
+    found: list[list[tuple]] = []
+
+    def in_a_thread() -> None:
+        with translator.stream(2) as stream:
+            events = [event for word in LONG.split()[:40] for event in stream.push(word)]
+            found.append(record(events + stream.finish()))
+
+    async def everyone() -> list[list[tuple]]:
+        server = AsyncTranslator(translator)
+        thread = threading.Thread(target=in_a_thread)
+        thread.start()
+        heard = await asyncio.gather(*(speak(server, text) for text in TEXTS))
+        await asyncio.to_thread(thread.join)
+        return heard
+
+    assert asyncio.run(everyone()) == [alone(text) for text in TEXTS]
+    assert found == [alone(" ".join(LONG.split()[:40]))]
+
+
+def test_iterating_while_another_task_pushes(translator: Translator) -> None:
+    async def both() -> list[Event]:
+        stream = AsyncTranslator(translator).stream(2)
+        heard: list[Event] = []
+
+        async def listen() -> None:
+            async for event in stream:
+                heard.append(event)
+
+        listener = asyncio.create_task(listen())
+        for word in TEXTS[1].split():
+            await stream.push(word, wait=False)
+            await asyncio.sleep(0)
+        await stream.finish(wait=False)
+        await listener
+        return heard
+
+    assert record(asyncio.run(both())) == alone(TEXTS[1])
+
+
+def test_a_cancelled_finish_gives_the_slot_back(translator: Translator) -> None:
+    async def run() -> None:
+        server = AsyncTranslator(translator)
+        streams = [server.stream(2) for _ in range(6)]
+        for stream in streams:
+            await stream.push(LONG, wait=False)
+            finishing = asyncio.create_task(stream.finish())
+            await asyncio.sleep(0)  # it has begun, and has much to do
+            finishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await finishing
+        assert translator.open_streams == 0
+        assert await speak(server, TEXTS[0]) == alone(TEXTS[0])
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_push_loses_no_event(translator: Translator) -> None:
+    async def run() -> list[Event]:
+        stream = AsyncTranslator(translator).stream(2, history=None)
+        task = asyncio.create_task(stream.push(LONG))
+        while not translator._scheduler.engine.busy:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return [*await stream.push("ba"), *await stream.finish()]
+
+    assert record(asyncio.run(run())) == alone(LONG + " ba")
+
+
+def test_a_refused_push_has_taken_no_text(translator: Translator) -> None:
+    async def run() -> list[Event]:
+        stream = AsyncTranslator(translator).stream(2, history=None)
+        first = asyncio.create_task(stream.push("ba be"))
+        await asyncio.sleep(0)
+        with pytest.raises(WaitinfoError, match="another push of this stream is under way"):
+            await stream.push("bi")
+        events = await first
+        return [*events, *await stream.push("bi"), *await stream.finish()]
+
+    assert record(asyncio.run(run())) == alone("ba be bi")
+
+
+def test_an_error_reaches_only_its_own_client(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Session.add
+
+    def picky(session: Session, text: str) -> None:
+        if text == "do":
+            raise ValueError("no such text, please")
+        add(session, text)
+
+    monkeypatch.setattr(Session, "add", picky)
+
+    async def everyone() -> list[object]:
+        server = AsyncTranslator(translator)
+        return await asyncio.gather(
+            *(speak(server, text) for text in TEXTS), return_exceptions=True
+        )
+
+    found = asyncio.run(everyone())
+    assert isinstance(found.pop(1), WaitinfoError)
+    assert found == [alone(text) for text in (TEXTS[0], *TEXTS[2:])]
+    assert translator.open_streams == 0
+
+
+def test_the_event_loop_is_never_blocked(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a round is under way, the loop opens, pushes, turns dials and closes."""
+    engine = translator._scheduler.engine
+    computing, go_on = threading.Event(), threading.Event()
+    advance = engine.advance
+
+    def slow(*arguments: object) -> object:
+        assert threading.current_thread() is not threading.main_thread()
+        computing.set()
+        assert go_on.wait(60)
+        return advance(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "advance", slow)
+
+    async def run() -> list[tuple]:
+        server = AsyncTranslator(translator)
+        stream = server.stream(2)
+        pushed = asyncio.create_task(stream.push("ba be"))
+        await asyncio.to_thread(computing.wait, 60)
+        other: AsyncStream | None = server.stream(2)
+        await other.push("bi", wait=False)
+        other.k = 3
+        other.close()
+        assert not pushed.done() and translator.open_streams == 1
+        other = None
+        go_on.set()
+        return record([*await pushed, *await stream.finish()])
+
+    assert asyncio.run(run()) == alone("ba be")
+
+
+def test_abandoned_streams_and_servers_leave_nothing(translator: Translator) -> None:
+    async def run() -> None:
+        server = AsyncTranslator(translator)
+        for _ in range(20):
+            await server.stream(2).push("ba be")
+        assert translator.open_streams == 0
+
+    for _ in range(3):
+        asyncio.run(run())
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "waitinfo":
+            thread.join(60)
+            assert not thread.is_alive()
+    assert not translator._scheduler.bells and not translator._scheduler._waiters
+
+
+def test_a_broken_scheduler_lets_nobody_wait_for_ever(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a fault of our own")
+
+    async def run() -> None:
+        stream = AsyncTranslator(translator).stream(2)
+        await stream.push("ba")
+        monkeypatch.setattr(translator._scheduler, "_advance", broken)
+        with pytest.raises(WaitinfoError, match="a fault of our own"):
+            await asyncio.wait_for(stream.push("be"), 60)
+
+    asyncio.run(run())

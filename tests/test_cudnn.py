@@ -1,0 +1,118 @@
+"""The process's setting for cuDNN attention is the host application's, not ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+from tests.oracle import batch_of
+from waitinfo.model.cudnn import without_cudnn_attention
+
+
+def enabled() -> bool:
+    return torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.fixture(params=[True, False])
+def setting(request: pytest.FixtureRequest):
+    """What the host application has chosen."""
+    before = enabled()
+    torch.backends.cuda.enable_cudnn_sdp(request.param)
+    yield request.param
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+class Model:
+    """Stands in for one on a GPU."""
+
+    device = torch.device("cuda")
+
+    @without_cudnn_attention
+    def seen(self, fail: bool = False) -> bool:
+        if fail:
+            raise RuntimeError("in the middle")
+        return enabled()
+
+    @without_cudnn_attention
+    def nested(self) -> tuple[bool, bool]:
+        return self.seen(), enabled()
+
+
+def test_importing_and_calling_leave_the_setting_alone() -> None:
+    script = """
+        import torch
+        before = torch.backends.cuda.cudnn_sdp_enabled()
+        import waitinfo
+        waitinfo.load().translate("Guten Tag.")
+        import waitinfo.training.trainer, waitinfo.evaluation.evaluate
+        assert torch.backends.cuda.cudnn_sdp_enabled() == before
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_within_a_call_it_is_off_and_then_as_before(setting: bool) -> None:
+    model = Model()
+    assert model.seen() is False
+    assert model.nested() == (False, False)
+    assert enabled() is setting
+    with pytest.raises(RuntimeError, match="in the middle"):
+        model.seen(fail=True)
+    assert enabled() is setting
+
+
+def test_a_model_on_a_cpu_does_not_touch_it(setting: bool) -> None:
+    class OnCPU(Model):
+        device = torch.device("cpu")
+
+    assert OnCPU().seen() is setting
+
+
+def test_threads_that_overlap_restore_it_once_all_have_left(setting: bool) -> None:
+    inside, leave = threading.Barrier(3), [threading.Event() for _ in range(2)]
+    seen: list[bool] = []
+
+    class Slow(Model):
+        @without_cudnn_attention
+        def wait(self, number: int) -> None:
+            inside.wait(60)
+            leave[number].wait(60)
+            seen.append(enabled())
+
+    threads = [threading.Thread(target=Slow().wait, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(60)
+    for number, thread in enumerate(threads):  # the one that entered first need not leave last
+        leave[number].set()
+        thread.join(60)
+    assert seen == [False, False]
+    assert enabled() is setting
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_every_pass_of_a_model_on_a_gpu_is_without(
+    tiny_model, monkeypatch: pytest.MonkeyPatch, setting: bool
+) -> None:
+    from waitinfo.model import attention
+
+    seen: list[bool] = []
+    real = attention.F.scaled_dot_product_attention
+
+    def spy(*given: object, **named: object) -> torch.Tensor:
+        seen.append(enabled())
+        return real(*given, **named)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", spy)
+    model = tiny_model().float().cuda()
+    batch = batch_of([([5, 6, 7], [8, 9])]).to(torch.device("cuda"))
+    source = model.embed_source(batch.source)
+    encoded = model.encode(source, batch.source_lengths)
+    visible = batch.source_lengths[:, None].expand(batch.target_in.shape)
+    model.decode(model.embed_target(batch.target_in), encoded, visible)
+    assert len(seen) == 6 and not any(seen)  # two encoder layers, two decoder layers twice
+    assert enabled() is setting

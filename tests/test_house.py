@@ -1,0 +1,220 @@
+"""The map of the house: which part may import which, and what starts without torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
+FILES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+# What each part imports of the others, besides the small modules at the top.
+MAY_IMPORT = {
+    "text": set(),
+    "model": {"text", "systems"},
+    "systems": {"model", "text"},
+    "streaming": {"model", "systems", "text"},
+    "evaluation": {"model", "streaming", "systems", "text"},
+    "training": {"evaluation", "model", "streaming", "systems", "text"},
+}
+TOP = {"config", "errors", "lazy", "progress", "storage"}
+CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
+# What else a part imports, and only inside functions: an extra, or large.
+EXTRAS = {
+    "text": {"zstandard"},
+    "evaluation": {"comet", "matplotlib", "sacrebleu"},
+    "training": set(),
+}
+
+
+def imports(path: Path, inside: bool) -> Iterator[str]:
+    """Full names of what a file imports when it is imported, or inside its functions."""
+
+    def walk(node: ast.AST, within: bool) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import) and within == inside:
+                yield from (alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and within == inside:
+                assert child.module and not child.level, f"{path}: a relative import"
+                for alias in child.names:
+                    name = f"{child.module}.{alias.name}"
+                    yield name if name in FILES else child.module
+            else:
+                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, within or function)
+
+    yield from walk(ast.parse(path.read_text("utf-8")), False)
+
+
+def part(module: str) -> str:
+    """text, model, …; a module at the top is a part of its own."""
+    return module.split(".")[1] if "." in module else "waitinfo"
+
+
+@cache
+def at_import(module: str) -> frozenset[str]:
+    """Modules of ours, and roots of others', that importing a module imports directly."""
+    found = set(imports(FILES[module], inside=False))
+    parents = module.split(".")
+    found |= {".".join(parents[:n]) for n in range(1, len(parents))}
+    return frozenset(name if name in FILES else name.split(".")[0] for name in found)
+
+
+def everything(module: str) -> set[str]:
+    """The same with what those import in turn."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += at_import(name) if name in FILES else []
+    return seen
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT)
+def test_parts_import_what_is_below_them(name: str) -> None:
+    for module, path in FILES.items():
+        if part(module) != name:
+            continue
+        for inside in (False, True):
+            for other in imports(path, inside):
+                if other.split(".")[0] == "waitinfo":
+                    allowed = {name, *MAY_IMPORT[name], *TOP, "waitinfo"}
+                    assert part(other) in allowed, f"{module} imports {other}"
+
+
+def test_the_model_knows_systems_by_their_registry() -> None:
+    """A model is built without any system; saving and loading one needs its class."""
+    users = {
+        module: set(imports(path, inside=False))
+        for module, path in FILES.items()
+        if part(module) == "model"
+    }
+    users = {m: {n for n in names if part(n) == "systems"} for m, names in users.items()}
+    known = {module: names for module, names in users.items() if names}
+    assert known == {
+        "waitinfo.model.config": {"waitinfo.systems"},
+        "waitinfo.model.saving": {"waitinfo.systems"},
+    }
+
+
+def test_the_core_needs_four_packages() -> None:
+    for module, path in FILES.items():
+        name = part(module)
+        if name not in {*MAY_IMPORT, *TOP}:
+            continue
+        allowed = CORE | sys.stdlib_module_names | {"waitinfo"}
+        if module.startswith("waitinfo.model.kernels"):
+            allowed = allowed | {"triton"}
+        for other in imports(path, inside=False):
+            assert other.split(".")[0] in allowed, f"{module} imports {other}"
+        for other in imports(path, inside=True):
+            extra = EXTRAS.get(name, set())
+            assert other.split(".")[0] in allowed | extra, f"{module} imports {other}"
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join((*above[above.index(module) :], module))
+        if module in done:
+            return
+        for other in sorted(at_import(module)):
+            if other in FILES and not module.startswith(f"{other}."):
+                visit(other, (*above, module))
+        done.add(module)
+
+    for module in FILES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [m for m in FILES if part(m) == "text"]
+    + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
+    + ["waitinfo.model.bundled", "waitinfo.model.sizes", "waitinfo.training.display"]
+    + ["waitinfo.cli.commands", "waitinfo.cli.models", "waitinfo.cli.compare"],
+)
+def test_imports_no_torch(module: str) -> None:
+    assert "torch" not in everything(module)
+
+
+# Commands that need no torch fail where one of them imports it.
+WITHOUT_TORCH = """
+    import sys
+
+    class Refuse:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in ("torch", "safetensors"):
+                raise AssertionError(f"{name} was imported")
+
+    sys.meta_path.insert(0, Refuse())
+"""
+
+
+def without_torch(code: str, *arguments: str) -> str:
+    script = textwrap.dedent(WITHOUT_TORCH) + textwrap.dedent(code)
+    found = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def command(*arguments: str) -> str:
+    return without_torch("from waitinfo.cli import main; main()", *arguments)
+
+
+def test_the_package_and_its_names_are_listed_without_torch() -> None:
+    found = without_torch("""
+        import waitinfo
+        from waitinfo.systems import SYSTEMS
+        from waitinfo.model.bundled import bundled_models
+        print(waitinfo.__version__, *dir(waitinfo), *SYSTEMS, *bundled_models())
+    """)
+    assert {"load", "Translator", "wait-info", "de-en"} <= set(found.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("--version", "0."),
+        ("--help", "translate"),
+        ("train --help", "adaptive-wait-k"),
+        ("translate --help", "--pace"),
+        ("evaluate --help", "--reference"),
+        ("models", "wait-info"),
+        ("models de-en", "de-en"),
+    ],
+)
+def test_commands_that_compute_nothing_start_without_torch(arguments: str, shown: str) -> None:
+    assert shown in command(*arguments.split())
+
+
+def test_compare_needs_no_torch(tmp_path: Path) -> None:
+    out = tmp_path / "curves.svg"
+    results = next(path for path in sorted(POINTS.glob("*/points.jsonl")))
+    shown = command("compare", str(results), "--out", str(out))
+    assert "interpolated" in shown and out.stat().st_size
+
+
+def test_preparing_needs_no_torch(tmp_path: Path) -> None:
+    pairs = [(f"wort {a} und {b}", f"word {a} and {b}") for a in range(9) for b in range(9)]
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
+    command("prepare", "--tsv", str(tsv), "--vocab", "words:1", "--out", str(tmp_path / "corpus"))
+    assert (tmp_path / "corpus" / "corpus.json").exists()

@@ -1,0 +1,143 @@
+"""What all systems share: the registry, adding one, and the loss that needs only a path."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.oracle import batch_of, uncached_decodes
+from waitinfo.errors import WaitinfoError
+from waitinfo.model import transformer
+from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.saving import load_model
+from waitinfo.streaming.decoder import Decoder
+from waitinfo.streaming.translator import Translator
+from waitinfo.systems import SYSTEMS, LossContext, System, build_system
+from waitinfo.text.corpus import Corpus
+from waitinfo.text.special import EOS
+from waitinfo.training import train
+from waitinfo.training.display import SilentDisplay
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PAIRS = [([5, 6, 7, 8, 9], [10, 11, 12]), ([5, 6], [12, 13, 14, 15])]
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "gsimt"])
+def test_a_whole_source_update_builds_one_bias(
+    tiny_model, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Cross-attention is biased once where every head sees all that is read."""
+    calls: list[object] = []
+    real = transformer.cross_bias
+
+    def counting(*given: object) -> object:
+        calls.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(transformer, "cross_bias", counting)
+    system = build_system(name, {"whole_source_updates": 10})
+    model = tiny_model(**system.model_defaults)
+    system.loss(model, batch_of(PAIRS), LossContext(update=0, draw=random.Random(0)))
+    assert len(calls) == 1
+
+
+@pytest.fixture
+def documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[System]]:
+    """The system that docs/systems.md adds, as it is written there."""
+    SYSTEMS.load()
+    monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
+    monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
+    page = (ROOT / "docs" / "systems.md").read_text("utf-8")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "WindowWaitK" in c]
+    names: dict = {"__name__": "__main__"}
+    exec(compile(code, "docs/systems.md", "exec"), names)
+    try:
+        yield names["WindowWaitK"]
+    finally:
+        del CROSS_ATTENTIONS["window"]
+
+
+def test_the_documented_system_trains_and_streams(
+    documented: type[System], toy_corpus: Path, tmp_path: Path
+) -> None:
+    """Nothing is registered but the system: its attention is known by being defined."""
+    with pytest.raises(WaitinfoError, match="unknown system 'window-wait-k'"):
+        build_system("window-wait-k")
+    SYSTEMS.add(documented)
+    assert "window-wait-k" in SYSTEMS and build_system("window-wait-k").options.k == 3
+    values = {
+        "data": str(toy_corpus), "system": {"name": "window-wait-k", "k": 2},
+        "model": {"width": 16, "ffn": 16, "encoder_layers": 1, "decoder_layers": 2, "heads": 2},
+        "training": {"updates": 6, "validate_sentences": 4, "batch_tokens": 256},
+    }  # fmt: skip
+    train(values, tmp_path / "run", display=SilentDisplay())
+    loaded = load_model(tmp_path / "run")
+    assert type(loaded.system) is documented
+    assert {type(layer.cross).__name__ for layer in loaded.model.decoder_layers} == {
+        "WindowAttention"
+    }
+    pairs = Corpus(toy_corpus).dev_text()[:8]
+    sources = [loaded.vocabulary.source.encode(pair.source) for pair in pairs]
+    found = Decoder(loaded.model, loaded.system).decode(sources, 2)
+    expected = uncached_decodes(loaded.model, loaded.system, sources, [2] * len(sources))
+    assert [h.tokens for h in found] == [[t for t in e if t != EOS] for e, _ in expected]
+    translator = Translator(loaded)
+    texts = [loaded.vocabulary.target.decode(h.tokens) for h in found]
+    assert [translator.translate(pair.source) for pair in pairs] == texts
+
+
+def test_the_documented_attention_sees_its_window(documented: type[System], tiny_model) -> None:
+    model = tiny_model(seed=1, **documented.model_defaults)
+    assert documented.model_defaults == {"cross_attention": "window"}
+
+    # Seven tokens are read, so a window of four begins at position 3.
+    batch = batch_of([([5, 6, 7, 8, 9, 10, 11, 12], [10, 11])])
+    with torch.no_grad():
+        encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
+        target = model.embed_target(batch.target_in)
+        visible = torch.full(batch.target_in.shape, 7)
+        before = model.decode(target, encoded, visible).states
+        for position, matters in ((2, False), (3, True), (6, True), (7, False)):
+            changed = model.encode(model.embed_source(batch.source), batch.source_lengths)
+            for memory in changed.memories:
+                memory.values[:, :, position] += 1
+            after = model.decode(target, changed, visible).states
+            assert bool((after != before).any()) is matters, position
+
+
+def test_names_are_taken_once(documented: type[System]) -> None:
+    class Impostor(System):
+        name = "wait-k"
+
+    with pytest.raises(WaitinfoError, match="already; choose another name"):
+        SYSTEMS.add(Impostor)
+    with pytest.raises(TypeError, match="two cross-attentions are named 'window'"):
+
+        class Other(CrossAttention):
+            name = "window"
+
+    class Unnamed(CrossAttention):  # a step on the way to another class
+        pass
+
+    assert Unnamed not in CROSS_ATTENTIONS.values()
+
+
+def test_a_config_checks_its_cross_attention() -> None:
+    with pytest.raises(WaitinfoError, match="unknown model.cross_attention 'nearest'.*plain.*gma"):
+        ModelConfig(9, 9, cross_attention="nearest")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_registry_names_what_it_says(name: str) -> None:
+    system = SYSTEMS[name]
+    assert system.name == name and system.summary
+    assert system.model_defaults["cross_attention"] == system.attentions[0].name
+    assert all(CROSS_ATTENTIONS[kind.name] is kind for kind in system.attentions)
+    assert set(system.milestones) <= vars(system.Options()).keys()
