@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
@@ -21,6 +24,14 @@ def load(
 ) -> LoadedModel:
     """A model, by its own system or by another, with options `key=value` or `system.key=value`."""
     return load_model(find_model(path), device, dtype, system, system_options(settings))
+
+
+def use_threads(count: int) -> None:
+    """Compute with this many CPU threads, at most one a core; 0 leaves the choice to torch."""
+    if count < 0:
+        raise WaitinfoError(f"--threads {count}: must be 0 or more")
+    if count:
+        torch.set_num_threads(min(count, os.cpu_count() or 1))
 
 
 def check_beam(system: System, beam: int) -> None:
