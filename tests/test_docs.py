@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import typer
 
-from waitinfo.model.bundled import find_model
 from waitinfo.cli.app import expand_lists
 from waitinfo.cli.commands import app
+from waitinfo.model.bundled import find_model
 from waitinfo.systems import System
 
 ROOT = Path(__file__).resolve().parents[1]
