@@ -61,13 +61,20 @@ def normalise(text: str) -> str:
     """Canonical Unicode composition and single spaces: the form in which all text is tokenized.
 
     SentencePiece marks spaces with U+2581, so a literal one in the text becomes an underscore;
-    control characters, which no tokenizer can carry, become spaces.
+    control characters, which no tokenizer can carry, become spaces; a surrogate without its other
+    half, which is no character, becomes U+FFFD.
     """
     if not text.isprintable():
+        text = join_surrogates(text)
         text = "".join(" " if unicodedata.category(c) == "Cc" else c for c in text)
     if "\u2581" in text:
         text = text.replace("\u2581", "_")
     return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def join_surrogates(text: str) -> str:
+    """Pairs of surrogates as the characters they stand for, and U+FFFD for single ones."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Meter:
