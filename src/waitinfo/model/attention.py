@@ -140,6 +140,7 @@ class CrossAttention(nn.Module):
     name: ClassVar[str] = "plain"
     carries: ClassVar[bool] = False  # whether a state goes from one target position to the next
     key_vectors: ClassVar[int] = 1  # a head's keys of one source token, side by side
+    dtype: torch.dtype | None = None  # of keys and values; None: that of the model
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
