@@ -4,7 +4,7 @@ Each points.jsonl becomes a table.md in the form of the paper's appendix and a c
 each per test set for German-English. Points of several seeds are averaged. The early-stop rate is
 that of the same model at the same dial where it may end before its source does (curves whose name
 ends in -allow). The ablations' table has BLEU at equal latency, that of the runs with the norm
-before the sublayers has a row for every seed.
+before the sublayers and that of the ablations on Multi30k have a row for every seed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ COLUMNS = ("paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "word.AL", "
 HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early stop, if allowed")
 ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
          "gsimt", "wait-info")  # fmt: skip
-ALLOW = "-allow"
+ALLOW, CATCH_UP = "-allow", "-catch-up"
 SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
+SEED_AL = range(3, 9)
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
 
 
@@ -170,6 +171,40 @@ def norm_before(results: Path) -> dict[str, Output]:
     }
 
 
+def en_vi(results: Path) -> dict[str, Output]:
+    """The full-sentence model did not learn to translate: it is in the table only."""
+    curves = by_name(read_points([results / "en-vi" / "points.jsonl"]))
+    systems = {name: curve for name, curve in curves.items() if CATCH_UP not in name}
+    others = {name: curve for name, curve in curves.items() if CATCH_UP in name}
+    title = "\nThe same weights decoded by wait-k with catch-up:\n\n"
+    shown = {name: curve for name, curve in systems.items() if not name.startswith("full")}
+    return {
+        "en-vi/table.md": all_points(systems) + title + all_points(others),
+        "en-vi/curves.svg": picture(shown, "English → Vietnamese, TED tst2013"),
+    }
+
+
+def multi30k_ablations(results: Path) -> dict[str, Output]:
+    points = read_points([results / "multi30k-ablations" / "points.jsonl"])
+    groups: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        if not point["name"].endswith(ALLOW):
+            groups[point["name"]][point["seed"]].append(point)
+    whole, streamed = [], []
+    for name, seeds in sorted(groups.items(), key=lambda item: place(item[0])):
+        if name.startswith("full"):
+            scores = [found["quality"]["BLEU"] for seed in sorted(seeds) for found in seeds[seed]]
+            whole.append([name, *(f"{score:.2f}" for score in (*scores, np.mean(scores)))])
+            continue
+        at = {s: [by_name(found)[name].at(x) for x in SEED_AL] for s, found in seeds.items()}
+        rows = {**{str(seed): at[seed] for seed in sorted(at)}, "mean": np.mean([*at.values()], 0)}
+        for seed, found in rows.items():
+            streamed.append([name, seed, *(f"{score:.2f}" for score in found)])
+    heads = ["system", *(f"seed {seed}" for seed in sorted(groups["full"])), "mean"]
+    by_al = table(["AL", "seed", *map(str, SEED_AL)], streamed)
+    return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
+
+
 def seed_cell(point: Point, axis: str) -> str:
     found = value(point, axis)
     if found is None:
@@ -182,7 +217,7 @@ def seed_cell(point: Point, axis: str) -> str:
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
-    for experiment in (multi30k, norm_before, de_en, ablations):
+    for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi):
         found |= experiment(results)
     return found
 

@@ -16,6 +16,10 @@ from waitinfo.model import ModelConfig, Transformer
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 
+# Without a GPU, Triton interprets the fused kernels. It reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Tiny models gain nothing from a second thread, and suffer where the cores are shared.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")

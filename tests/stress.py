@@ -23,7 +23,7 @@ from functools import lru_cache
 from tests.streams import record, some_text, toy_model
 from waitinfo import AsyncTranslator, Translator, WaitinfoError
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.scheduler import Channel
+from waitinfo.streaming.channel import Channel
 
 TEXTS = [some_text(random.Random(seed), 1 + seed % 9) for seed in range(40)]
 POISON = "\N{SKULL}"  # text that makes a session fail
@@ -191,7 +191,7 @@ def nothing_left(translator: Translator) -> None:
     translator.translate("ba")  # a round that gives back what was closed while others led
     assert len(scheduler.engine.free) == scheduler.engine.slots, "a slot is left"
     assert not scheduler._waiters and not scheduler.bells, "somebody waits"
-    assert not scheduler._by_slot and not scheduler._inbox, "something is under way"
+    assert not scheduler._rounds.by_slot and not scheduler._inbox, "something is under way"
 
 
 def main() -> None:

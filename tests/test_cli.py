@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
-from tests.conftest import toy_pairs, write_pairs
+import waitinfo
+from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.loading import use_threads
 from waitinfo.cli.translate import LiveText
+from waitinfo.model import Transformer
+from waitinfo.model.saving import save_model
+from waitinfo.streaming.scheduler import HISTORY
+from waitinfo.systems import build_system
+from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
 class Done(NamedTuple):
@@ -27,10 +37,27 @@ class Done(NamedTuple):
     stderr: str
 
 
-def called(*arguments: object) -> Done:
+@contextlib.contextmanager
+def standard_input(content: bytes) -> Iterator[None]:
+    """A pipe that holds this, and ends."""
+    reader, writer = os.pipe()
+    os.write(writer, content)  # as much as a pipe holds
+    os.close(writer)
+    before = sys.stdin
+    with os.fdopen(reader) as sys.stdin:
+        yield
+    sys.stdin = before
+
+
+def called(*arguments: object, stdin: bytes = b"") -> Done:
     """The command in this process: starting another takes seconds."""
     stdout, stderr = io.StringIO(), io.StringIO()
-    with pytest.raises(SystemExit) as stop, redirect_stdout(stdout), redirect_stderr(stderr):
+    with (
+        standard_input(stdin),
+        pytest.raises(SystemExit) as stop,
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
         main([str(argument) for argument in arguments])
     return Done(stop.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
@@ -75,8 +102,33 @@ def test_lists_after_one_option() -> None:
     assert expand_lists(["prepare", "--source", "a", "b", "--out", "c", "--target", "d"]) == [
         "prepare", "--source", "a", "--source", "b", "--out", "c", "--target", "d",
     ]  # fmt: skip
-    assert expand_lists(["translate", "--source", "a", "b"]) == ["translate", "--source", "a", "b"]
+    assert expand_lists(["models", "--set", "a", "b"]) == ["models", "--set", "a", "b"]
+    assert expand_lists(["train", "--set=a=1", "b=2"]) == ["train", "--set=a=1", "--set", "b=2"]
     assert expand_lists([]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expanded"),
+    [
+        ("--set a=1 b.c=2 Haus", "--set a=1 --set b.c=2 Haus"),
+        ("--set a=1 Haus b=2", "--set a=1 Haus b=2"),  # text has begun
+        ("--set a=1 -- b=2", "--set a=1 -- b=2"),
+        ("--set a=1 b=2 --k 3 c=4", "--set a=1 --set b=2 --k 3 c=4"),
+        ("--set a=1 2+2=4 =5", "--set a=1 2+2=4 =5"),  # no names
+        ("--set Haus", "--set Haus"),  # to be complained about
+        ("Haus --set a=1 b=2", "Haus --set a=1 --set b=2"),
+    ],
+)
+def test_settings_end_where_text_begins(given: str, expanded: str) -> None:
+    assert expand_lists(["translate", *given.split()]) == ["translate", *expanded.split()]
+
+
+def test_settings_are_not_translated(run: Path) -> None:
+    given = ["translate", "--model", run, "--set", "floor=false", "k_min=2"]
+    done = called(*given, "ba be bi")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1
+    done = called(*given, "floors=2", "ba be bi")
+    assert done.returncode == 2 and "unknown setting 'system.floors'" in done.stderr
 
 
 def test_help_shows_examples() -> None:
@@ -141,7 +193,18 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--model", "RUN", "--k", "-2", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--show", "tree", "x"], "unknown --show 'tree'"),
         (["translate", "--model", "RUN", "--beam", "4", "x"], "only full-sentence models"),
+        (["translate", "--model", "RUN", "--k", "nan", "x"], "K must be a number of at least 0"),
+        (["translate", "--model", "RUN", "--k", "inf", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--threads", "-1", "x"], "must be 0 or more"),
+        (["translate", "--model", "RUN", "--pace", "-1", "x"], "--pace -1: must be 0, or"),
+        (["translate", "--model", "RUN", "--pace", "nan", "x"], "--pace nan: must be 0, or"),
+        (["translate", "--model", "RUN", "--pace", "inf", "x"], "--pace inf: must be 0, or"),
+        (["translate", "--model", "RUN", "--pace", "1e-320", "x"], "must be 0, or at least 0.001"),
+        (["translate", "--model", "RUN", "--input", "RUN"], "is a folder, not a text file"),
+        (["translate", "--model", "RUN", "--input", "no.txt", "x"], "either text or --input"),
+        (["translate", "--model", "RUN", "--device", "meta", "x"], "--device meta: cannot be used"),
+        (["translate", "--model", "RUN", "--device", "toaster", "x"], "cannot be used"),
+        (["translate", "--model", "RUN", "--dtype", "int3", "x"], "unknown dtype 'int3'"),
         (["translate", "--model", "RUN", "--ending", "soon", "x"], "unknown ending 'soon'"),
         (["translate", "--model", "RUN", "--input", "no.txt"], "no.txt: no such file"),
         (["translate", "--model", "RUN", "--device", "cuda:9", "x"], "--device cuda:9"),
@@ -198,16 +261,30 @@ def test_standard_input_is_followed_live(run: Path) -> None:
 
 
 def test_every_view(run: Path) -> None:
+    done = {}
     for show in ("words", "path", "info", "json"):
-        done = called("translate", "--model", run, "--show", show, "ba be. bi")
-        assert done.returncode == 0, done.stderr
-        out = done.stdout
-        assert "abs" in out or "\u2581" in out or "READ" in out
-        assert "\x1b[" not in out, "no colours where there is no terminal"
-        if show == "json":
-            events = [json.loads(line) for line in out.splitlines()]
-            assert {event["kind"] for event in events} == {"READ", "WRITE"}
-            assert events[-1]["sentence"] == 1
+        done[show] = called("translate", "--model", run, "--k", 2, "--show", show, "ba be. bi")
+        assert done[show].returncode == 0, done[show].stderr
+        assert "\x1b[" not in done[show].stdout, "no colours where there is no terminal"
+    words = done["words"].stdout.split()
+    assert words and words == [word for word in words if word.strip()]
+
+    events = [json.loads(line) for line in done["json"].stdout.splitlines()]
+    assert {event["kind"] for event in events} == {"READ", "WRITE"} and events[-1]["sentence"] == 1
+    assert [e["word"] for e in events if e["kind"] == "READ" and e["word"]] == ["ba", "be.", "bi"]
+    shown = [e["word"] for e in events if e["kind"] == "WRITE" and e["word"]]
+    assert " ".join(shown).split() == words
+
+    first, *steps, last, empty = done["path"].stdout.splitlines()
+    assert (first, last, empty) == ("ba be. bi", done["words"].stdout.strip(), "")
+    read, written = zip(*(step.split("   WRITE ") for step in steps), strict=True)
+    assert all(part.startswith("  READ ") for part in read)
+    assert "".join(read).count("⏎") == "".join(written).count("⏎") == 2
+
+    source, target, empty = done["info"].stdout.splitlines()
+    counts = [sum(e["kind"] == kind and e["token"] != "</s>" for e in events)
+              for kind in ("READ", "WRITE")]  # fmt: skip
+    assert [source.count("("), target.count("("), empty] == [*counts, ""]
 
 
 def test_words_at_a_pace(run: Path) -> None:
@@ -233,3 +310,153 @@ def test_live_text_survives_what_is_not_utf8(capsys) -> None:
     assert not capsys.readouterr().err
     assert text.decode(b"gr\xfcn ") == text.decode(b"gr\xfcn ") == "gr\ufffdn "
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# Hostile input: one line of complaint, and nothing lost
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained full-sentence model."""
+    folder = tmp_path_factory.mktemp("full") / "model"
+    words, _ = train_tokenizer(["ba be bi bo bu"] * 3, VocabularySpec("bpe", 300))
+    torch.manual_seed(1)
+    sizes = {"source_vocabulary": len(words), "target_vocabulary": len(words)}
+    model = Transformer(tiny_config(**sizes, encoder="bidirectional"))
+    save_model(folder, model, model.weights(), build_system("full"), Vocabulary(words, words))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "message"),
+    [
+        ("<&-", "", "waitinfo: standard input is closed; give text or --input\n"),
+        (">&-", "ba", "waitinfo: standard output is closed\n"),
+        ("2>&-", "--k -1 ba", ""),
+    ],
+)
+def test_closed_standard_streams(run: Path, closed: str, arguments: str, message: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m waitinfo translate --model {run} {arguments} {closed}",
+        shell=True, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
+@pytest.mark.parametrize("show", ["words", "path", "info", "json"])
+def test_arguments_that_are_not_utf8(run: Path, show: str) -> None:
+    """The system hands such bytes over as single surrogates."""
+    done = called("translate", "--model", run, "--show", show, "ba \udcfc be")
+    assert done.returncode == 0
+    assert done.stderr == "note: not valid UTF-8: ba \ufffd be\n"
+    right = called("translate", "--model", run, "--show", show, "ba \ufffd be")
+    if show == "json":
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        words = [e["word"] for e in events if e["kind"] == "READ" and e["word"]]
+        assert words == ["ba", "\ufffd", "be"]
+    else:
+        assert done.stdout == right.stdout
+
+
+def test_arguments_in_utf8_where_the_locale_is_not(run: Path, tmp_path: Path) -> None:
+    """There all but ASCII arrives as surrogates, and names of files must stay so."""
+    surrogates = "gr\udcc3\udcbcn"
+    done = called("translate", "--model", run, "--show", "path", surrogates)
+    assert done.stdout.splitlines()[0] == "grün" and not done.stderr
+    file = tmp_path / "n\udcfc"
+    file.write_text("ba\nbe\n")
+    done = called("translate", "--model", run, "--input", file)
+    assert len(done.stdout.splitlines()) == 2 and not done.stderr
+
+
+def test_pushes_with_single_surrogates(run: Path) -> None:
+    translator = waitinfo.load(run)
+    assert translator.translate("ba \ud800 be") == translator.translate("ba \ufffd be")
+    texts = []
+    for pieces in (["ba \ud83d", "\ude00 be"], ["ba \U0001f600 be"]):  # a pair that was cut apart
+        stream = translator.stream(raw=True)
+        for piece in pieces:
+            stream.push(piece)
+        stream.finish()
+        texts.append([e.word for e in stream.trace if e.kind == "READ" and e.word])
+    assert texts[0] == texts[1] == ["ba", "\U0001f600", "be"]
+
+
+def test_a_beam_reads_what_is_not_utf8(full: Path) -> None:
+    done = called("translate", "--model", full, "--beam", 2, stdin=b"gr\xfcn\n\nba be")
+    assert done.returncode == 0, done.stderr
+    assert "not UTF-8" in done.stderr and len(done.stderr.splitlines()) == 1
+    right = called("translate", "--model", full, "--beam", 2, "gr\ufffdn", "", "ba be")
+    assert done.stdout == right.stdout and len(done.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("more", [["--show", "json"], ["--pace", "3"], ["--k", "3"]])
+def test_a_beam_does_not_pretend(full: Path, more: list[str]) -> None:
+    done = called("translate", "--model", full, "--beam", 2, *more, "ba")
+    assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+
+
+def test_lines_before_a_bad_one_are_translated(run: Path, full: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"ba be\n" * 3 + b"gr\xfcn\nba\n")
+    for given in (["--model", run], ["--model", full, "--beam", 2]):
+        done = called("translate", *given, "--input", tmp_path / "in.txt")
+        assert done.returncode == 2 and "in.txt, line 4: not valid UTF-8" in done.stderr
+        assert len(done.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"ba"])
+def test_nearly_empty_input(run: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "in.txt").write_bytes(content)
+    by_file = called("translate", "--model", run, "--input", tmp_path / "in.txt")
+    by_pipe = called("translate", "--model", run, stdin=content)
+    assert by_file == by_pipe and by_file.returncode == 0 and not by_file.stderr
+    assert len(by_file.stdout.splitlines()) == len(content.splitlines())
+
+
+def test_a_cut_letter_at_the_end_is_not_lost(run: Path) -> None:
+    done = called("translate", "--model", run, "--show", "path", stdin="ba grü".encode()[:-1])
+    assert done.stdout.splitlines()[0] == "ba gr\ufffd"
+
+
+def test_a_long_line_is_shown_whole(run: Path) -> None:
+    """Longer than what a stream remembers of itself."""
+    words = [f"b{vowel}" for vowel in "aeiou"] * 420
+    assert len(words) > HISTORY
+    done = called("translate", "--model", run, "--k", 1, "--show", "json", " ".join(words))
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["word"] for e in events if e["kind"] == "READ" and e["word"]] == words
+
+
+def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    for count in (0, 1, 10**30):
+        use_threads(count)
+    assert chosen == [1, os.cpu_count()]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is full")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk(run: Path, stream: str) -> None:
+    given = ["translate", "--model", str(run), "ba"] if stream == "stdout" else ["models", "none"]
+    full, said = open("/dev/full", "w"), io.StringIO()  # noqa: PTH123, SIM115
+    out, err = (full, said) if stream == "stdout" else (said, full)
+    with pytest.raises(SystemExit) as stop, redirect_stdout(out), redirect_stderr(err):
+        main(given)
+    assert stop.value.code == 2
+    assert said.getvalue() == ("waitinfo: No space left on device\n" if out is full else "")
+    with contextlib.suppress(OSError):
+        full.close()
+
+
+def test_input_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    done = called("compare", tmp_path / "a.json")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(40))
+    out = tmp_path / "a[bold]b[/red]"
+    done = called("prepare", "--tsv", tsv, "--vocab", "words:1", "--out", out)
+    assert done.returncode == 0 and str(out) in done.stderr

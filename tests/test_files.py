@@ -112,12 +112,26 @@ def test_missing_unknown_and_uneven_files(tmp_path: Path) -> None:
         ParallelText([tmp_path / "a.zip"], [])
 
 
-@given(st.text())
+@given(st.text(st.characters()))  # single surrogates too
 def test_normalise_is_idempotent_and_single_spaced(text: str) -> None:
     once = normalise(text)
     assert normalise(once) == once
     assert once == once.strip()
     assert "  " not in once and "\u2581" not in once and "\t" not in once
+    assert once.encode().decode() == once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00\ud800", "\ufffd\ufffd"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("\ud83d\ud83d\ude00 \udcfc", "\ufffd\U0001f600 \ufffd"),
+    ],
+)
+def test_normalise_mends_surrogates(text: str, expected: str) -> None:
+    assert normalise(text) == expected
 
 
 def test_normalise_composes() -> None:

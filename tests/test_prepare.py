@@ -16,7 +16,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD, UNK
 from waitinfo.training.batches import make_batch
 
 
@@ -96,7 +96,7 @@ def test_pipes_can_be_read(tmp_path: Path) -> None:
     writer = threading.Thread(target=lambda: fifo.write_text(text))
     writer.start()
     manifest = prepare(ParallelText(tsv=[fifo]), tmp_path / "c", PrepareOptions(vocab="words:1"))
-    writer.join()
+    writer.join(30)
     assert manifest["read"] == 50
     assert manifest["inputs"]["train"] == [{"file": "pipe.tsv", "sha256": None}]
 
@@ -113,9 +113,10 @@ def test_separate_and_joint_vocabularies(tmp_path: Path) -> None:
 
 def test_token_counts_are_those_of_the_text(toy_corpus: Path) -> None:
     corpus = Corpus(toy_corpus)
-    flat = np.concatenate(corpus.train.tokens)
-    both = corpus.token_counts("source").sum() + corpus.token_counts("target").sum()
-    assert both == len(flat)
+    for side, name in enumerate(("source", "target")):
+        tokens, _ = corpus.train.gather(np.arange(len(corpus.train)), side)
+        counts = np.bincount(tokens, minlength=len(corpus.vocabulary.source))
+        assert corpus.token_counts(name).tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize(
@@ -140,10 +141,21 @@ def test_one_pair_is_too_few(tmp_path: Path) -> None:
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(vocab="words:1"))
 
 
-def test_names_that_sentencepiece_keeps_for_itself(tmp_path: Path) -> None:
-    tsv = write_pairs(tmp_path / "t.tsv", [("<unk> ba <s>", "</s> abs"), ("be", "ebs")] * 3)
-    options = PrepareOptions(vocab="words:1", holdout=1)
-    prepare(ParallelText(tsv=[tsv]), tmp_path / "out", options)
+@pytest.mark.parametrize("vocab", ["words:1", "bpe:300"])
+def test_names_that_sentencepiece_keeps_for_itself(tmp_path: Path, vocab: str) -> None:
+    """In text they are words like others: never the end of a sentence, or padding."""
+    pairs = [("<unk> ba <s>", "</s> abs"), ("be <pad>", "ebs")]
+    dev = write_pairs(tmp_path / "dev.tsv", [("bi", "ibs")])
+    tsv = write_pairs(tmp_path / "t.tsv", pairs)
+    text, options = ParallelText(tsv=[tsv]), PrepareOptions(vocab=vocab)
+    prepare(text, tmp_path / "out", options, dev=ParallelText(tsv=[dev]))
+    corpus = Corpus(tmp_path / "out")
+    tokens = np.concatenate(corpus.train.tokens)
+    assert not set(tokens.tolist()) & {PAD, BOS, EOS}
+    if vocab == "words:1":  # where a word that is not in the vocabulary is unknown
+        pairs = [("<unk> ba <unk>", "<unk> abs"), ("be <unk>", "ebs")]
+        assert (tokens == UNK).sum() == 4
+    assert texts(corpus) == pairs
 
 
 @pytest.mark.parametrize("content", ["", "\t\n \t \n"])

@@ -106,7 +106,8 @@ def test_an_altered_point_is_noticed(outputs: dict[str, Any], tmp_path: Path) ->
     shutil.copytree(RESULTS, altered)
     for experiment, run in (
         ("multi30k", "wait-k-5"), ("multi30k-norm-before", "wait-info"), ("de-en", "multipath"),
-        ("de-en-ablations", "no-floor"),
+        ("de-en-ablations", "no-floor"), ("en-vi", "multipath"),
+        ("multi30k-ablations", "wait-info"),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
         points = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -178,7 +179,7 @@ def test_the_scores_on_the_bundled_models_card() -> None:
 
 
 def test_all_comparisons_are_found() -> None:
-    assert len(comparisons()) == 6
+    assert len(comparisons()) == 8
 
 
 # What belongs in results/
@@ -186,7 +187,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_whole_and_told_apart() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 6
+    assert len(files) == 8
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path

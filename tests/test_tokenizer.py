@@ -23,7 +23,7 @@ def bpe() -> Tokenizer:
 
 
 @settings(max_examples=300)
-@given(st.text())
+@given(st.text(st.characters()))
 def test_bpe_represents_any_text(bpe: Tokenizer, text: str) -> None:
     tokens = bpe.encode(text)
     assert bpe.decode(tokens) == normalise(text)
@@ -31,7 +31,7 @@ def test_bpe_represents_any_text(bpe: Tokenizer, text: str) -> None:
 
 
 @settings(max_examples=200)
-@given(st.text())
+@given(st.text(st.characters()))
 def test_words_can_be_tokenized_one_by_one(bpe: Tokenizer, text: str) -> None:
     words = normalise(text).split(" ") if normalise(text) else []
     assert bpe.encode(text) == [token for word in words for token in bpe.encode(word)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -13,21 +16,28 @@ LISTS = {
     "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
                 "--exclude-target"},
     "train": {"--set"},
+    "translate": {"--set"},
     "evaluate": {"--set"},
 }  # fmt: skip
+TEXT_FOLLOWS = {"translate"}  # there a list ends at the first argument that is not name=value
+SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def expand_lists(arguments: Sequence[str]) -> list[str]:
     """`--source a b` as the parser wants it: `--source a --source b`."""
     if not arguments or arguments[0] not in LISTS:
         return list(arguments)
-    expanded = [arguments[0]]
+    verb, flags = arguments[0], LISTS[arguments[0]]
+    expanded = [verb]
     flag, values = None, 0
     for argument in arguments[1:]:
         if argument.startswith("-") and argument != "-":
-            flag, values = (argument if argument in LISTS[arguments[0]] else None), 0
+            name, equals, _ = argument.partition("=")
+            flag, values = (name if name in flags else None), len(equals)
         elif flag is not None:
-            if values:
+            if values and verb in TEXT_FOLLOWS and not SETTING.match(argument):
+                flag = None
+            elif values:
                 expanded.append(flag)
             values += 1
         expanded.append(argument)
@@ -36,7 +46,8 @@ def expand_lists(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     try:
-        _run(sys.argv[1:] if arguments is None else arguments)
+        _replace_closed_streams()
+        _run([_readable(a) for a in (sys.argv[1:] if arguments is None else arguments)])
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         _fail(f"the terminal cannot show {letter!a}; use UTF-8, as with PYTHONIOENCODING=utf-8")
@@ -46,12 +57,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("stopped", 130)
     except MemoryError:
         _fail("out of memory")
+    except RecursionError:
+        _fail("the input is nested too deeply")
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        problem = error.strerror or str(error)
+        _fail(f"{error.filename}: {problem}" if error.filename else problem)
+
+
+class ClosedOutput(io.TextIOBase):
+    """Takes the place of a standard output that was closed before the command began."""
+
+    def write(self, text: str) -> int:
+        raise WaitinfoError("standard output is closed")
+
+
+def _replace_closed_streams() -> None:
+    """Where standard streams are closed, keep files opened later from taking their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (kept open to the end)
+
+
+def _readable(argument: str) -> str:
+    """An argument as text, with U+FFFD for what is not UTF-8; names of files stay as they are."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        if os.path.lexists(argument):
+            return argument
+        argument = argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        if "\N{REPLACEMENT CHARACTER}" in argument:
+            print(f"note: not valid UTF-8: {argument}", file=sys.stderr)
+    return argument
 
 
 def _run(arguments: Sequence[str]) -> None:
@@ -66,5 +113,6 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    print(f"waitinfo: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may be full
+        print(f"waitinfo: {message}", file=sys.stderr)
     sys.exit(code)

@@ -45,7 +45,7 @@ class BarProgress:
         self.bars.update(self.task, completed=done)
 
     def note(self, text: str) -> None:
-        self.bars.console.print(f"note: {text}")
+        self.bars.console.print(f"note: {text}", markup=False)
 
     def _complete(self) -> None:
         if self.task is not None:
@@ -74,7 +74,7 @@ def progress_bar() -> Iterator[Progress]:
 
 def note(text: str) -> None:
     """A line for the person at the terminal, apart from the output."""
-    console.print(text, markup=False)
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def print_table(table: Table, heading: str = "") -> None:
@@ -95,13 +95,13 @@ def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:
         if vocabulary["joint"]
         else f"{vocabulary['source']:,} and {vocabulary['target']:,}"
     )
-    console.print(
+    note(
         f"{out}: {train['pairs']:,} pairs to train on, {dev['pairs']:,} to validate on; "
         f"{train['source_tokens']:,} source and {train['target_tokens']:,} target tokens; "
         f"vocabulary {sizes}"
     )
     for reason, count in manifest["dropped"].items():
-        console.print(f"  dropped {count:,}: {reason}")
+        note(f"  dropped {count:,}: {reason}")
 
 
 class LiveDisplay(LineDisplay):

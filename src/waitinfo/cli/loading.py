@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,11 +27,11 @@ def load(
 
 
 def use_threads(count: int) -> None:
-    """Compute with this many CPU threads; 0 leaves the choice to torch."""
+    """Compute with this many CPU threads, at most one a core; 0 leaves the choice to torch."""
     if count < 0:
         raise WaitinfoError(f"--threads {count}: must be 0 or more")
     if count:
-        torch.set_num_threads(count)
+        torch.set_num_threads(min(count, os.cpu_count() or 1))
 
 
 def check_beam(system: System, beam: int) -> None:

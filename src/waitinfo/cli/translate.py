@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import stat
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-import torch
-
 from waitinfo.cli.display import note
-from waitinfo.cli.loading import check_beam, load
+from waitinfo.cli.loading import check_beam, load, use_threads
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
+from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
 
 TOGETHER = 32  # lines of a file translated at a time
+SLOWEST = 0.001  # words a second: a word in a quarter of an hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +49,22 @@ class Request:
 def run(request: Request) -> None:
     if request.show not in VIEWS:
         raise unknown("--show", request.show, VIEWS)
-    if request.pace < 0:
-        raise WaitinfoError(f"--pace {request.pace:g}: must be 0 or more words a second")
-    _use_threads(request)
+    if request.pace and not SLOWEST <= request.pace < math.inf:
+        raise WaitinfoError(
+            f"--pace {request.pace:g}: must be 0, or at least {SLOWEST:g} words a second and finite"
+        )
+    # One word at a time is quickly done by one core, and on a busy machine much more quickly.
+    use_threads(request.threads or int(request.input is None))
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
-    lines = _lines(request)
+    check_dial(loaded.system, request.k)
+    k, lines = request.k, _lines(request)
     if request.beam > 1:
-        _with_beam(loaded, request.beam, sys.stdin if lines is None else lines)
+        if request.pace or request.show != "words":
+            raise WaitinfoError("--beam: shows words alone; leave out --pace and --show")
+        _with_beam(loaded, request.beam, _typed_lines() if lines is None else lines)
         return
     translator = Translator(loaded, TOGETHER, ending=request.ending)
-    k = request.k
-    translator.check_dial(k)
     view = VIEWS[request.show]()
     if lines is None:
         _follow(translator, k, view)
@@ -68,14 +72,6 @@ def run(request: Request) -> None:
         _at_pace(translator, k, view, lines, request.pace)
     else:
         _together(translator, k, view, lines)
-
-
-def _use_threads(request: Request) -> None:
-    """One word at a time is quickly done by one core, and on a busy machine much more quickly."""
-    if request.threads < 0:
-        raise WaitinfoError(f"--threads {request.threads}: must be 0 or more")
-    if request.threads or request.input is None:
-        torch.set_num_threads(request.threads or 1)
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -86,49 +82,84 @@ def _lines(request: Request) -> Iterator[str] | None:
         return iter(request.text)
     if request.input is not None:
         return read_lines(request.input)
+    if sys.stdin is None:
+        raise WaitinfoError("standard input is closed; give text or --input")
     if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
         return read_lines(Path("/dev/stdin"))
     return None
 
 
+def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Lines a few at a time. One that cannot be read is an error after those before it."""
+    chunk: list[str] = []
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except WaitinfoError:
+        yield chunk
+        raise
+    yield chunk
+
+
 def _together(translator: Translator, k: float | None, view: View, lines: Iterator[str]) -> None:
     """Many lines at once, each a stream of its own."""
-    while chunk := list(islice(lines, TOGETHER)):
-        streams = {translator.stream(k): line for line in chunk}
-        translator.push_many(streams)
-        translator.finish_many(streams)
+    for chunk in _chunks(lines, TOGETHER):
+        streams = {translator.stream(k, history=0): line for line in chunk}
+        pushed = translator.push_many(streams)
+        finished = translator.finish_many(streams)
         for stream, line in streams.items():
-            view.line(line, stream.trace)
+            view.line(line, pushed[stream] + finished[stream])
 
 
 def _follow(translator: Translator, k: float | None, view: View) -> None:
     """Standard input as it comes; the end of a line ends what is being said."""
-    decoder = LiveText()
-    stream = translator.stream(k, raw=True)
-    said = ""
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
-
-    def end_line() -> None:
-        nonlocal stream, said
-        view.words(stream.finish())
-        view.end(said, stream.trace)
-        stream, said = translator.stream(k, raw=True), ""
-
+    line = LiveLine(translator, k, view)
     try:
-        while chunk := os.read(sys.stdin.fileno(), 1 << 16):
-            *ended, rest = decoder.decode(chunk).split("\n")
-            for line in ended:
-                said += line
-                view.words(stream.push(line))
-                end_line()
-            said += rest
-            view.words(stream.push(rest))
-        if said:
-            end_line()
+        for text in read_typed():
+            *ended, rest = text.split("\n")
+            for part in ended:
+                line.add(part)
+                line.end()
+            line.add(rest)
+        if line.begun:
+            line.end()
     except KeyboardInterrupt:
-        view.end(said, stream.trace)
+        view.end(line.said, line.trace)
         raise
+
+
+class LiveLine:
+    """The line being typed: a stream, and what the view will want of it when the line ends."""
+
+    def __init__(self, translator: Translator, k: float | None, view: View) -> None:
+        self.translator, self.k, self.view = translator, k, view
+        self._start()
+
+    def _start(self) -> None:
+        self.stream = self.translator.stream(self.k, raw=True, history=0)
+        self.begun = False
+        self.said = ""
+        self.trace: list[Event] = []
+
+    def add(self, text: str) -> None:
+        self.begun |= bool(text)
+        self._show(self.stream.push(text), text)
+
+    def end(self) -> None:
+        self._show(self.stream.finish())
+        self.view.end(self.said, self.trace)
+        self._start()
+
+    def _show(self, events: list[Event], text: str = "") -> None:
+        self.view.words(events)
+        if self.view.reviews:  # else a line without an end would fill the memory
+            self.said += text
+            self.trace += events
 
 
 class LiveText:
@@ -138,12 +169,30 @@ class LiveText:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.warned = False
 
-    def decode(self, chunk: bytes) -> str:
-        text = self.decoder.decode(chunk)
+    def decode(self, chunk: bytes, final: bool = False) -> str:
+        text = self.decoder.decode(chunk, final)
         if "\N{REPLACEMENT CHARACTER}" in text and not self.warned:
             note("standard input is not UTF-8 throughout: expect nonsense where it is not")
             self.warned = True
         return text
+
+
+def read_typed() -> Iterator[str]:
+    """Standard input in the pieces in which it comes."""
+    text = LiveText()
+    while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+        yield text.decode(chunk)
+    yield text.decode(b"", final=True)
+
+
+def _typed_lines() -> Iterator[str]:
+    """Standard input in lines."""
+    rest = ""
+    for text in read_typed():
+        *lines, rest = (rest + text).split("\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _at_pace(
@@ -151,28 +200,23 @@ def _at_pace(
 ) -> None:
     """Words arrive at speaking speed; the translation grows beneath them."""
     for line in lines:
-        stream = translator.stream(k)
+        stream = translator.stream(k, history=0)
+        trace: list[Event] = []
         with LiveCaption() as caption:
             due = time.monotonic()
             for word in line.split():
                 due += 1 / pace
                 time.sleep(max(0.0, due - time.monotonic()))
                 caption.hear(word)
-                _say(caption, stream.push(word))
-            _say(caption, stream.finish())
+                trace += caption.say(stream.push(word))
+            trace += caption.say(stream.finish())
         if not isinstance(view, VIEWS["words"]):
-            view.line(line, stream.trace)
-
-
-def _say(caption: LiveCaption, events: list[Event]) -> None:
-    for event in events:
-        if event.kind == "WRITE" and event.word:
-            caption.say(event.word)
+            view.line(line, trace)
 
 
 def _with_beam(loaded: LoadedModel, beam: int, lines: Iterator[str]) -> None:
     decoder = BeamDecoder(loaded.model, beam)
-    while chunk := list(islice(lines, TOGETHER * 4)):
+    for chunk in _chunks(lines, TOGETHER * 4):
         tokens = [loaded.vocabulary.source.encode(line) for line in chunk]
         found = iter(decoder.decode([sentence for sentence in tokens if sentence]))
         for sentence in tokens:

@@ -21,6 +21,8 @@ BYTES = re.compile(r"(<0x[0-9A-F]{2}>)+")  # how the vocabulary spells letters i
 class View:
     """Shows words as they come, and a line when it has ended."""
 
+    reviews = False  # whether the end of a line shows all of it again
+
     def words(self, events: Sequence[Event]) -> None:
         """Events of the line under way."""
 
@@ -54,6 +56,8 @@ class Words(View):
 class Path(View):
     """A staircase: what was read, and what was then written."""
 
+    reviews = True
+
     def end(self, source: str, trace: Sequence[Event]) -> None:
         steps = staircase(trace)
         width = max((len(read) for read, _ in steps), default=0)
@@ -73,6 +77,8 @@ class Json(View):
 
 class Info(View):
     """Tokens coloured by their info: more than the average red, less blue."""
+
+    reviews = True
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
@@ -153,8 +159,12 @@ class LiveCaption:
     def hear(self, word: str) -> None:
         self._add(self.heard, word)
 
-    def say(self, word: str) -> None:
-        self._add(self.said, word)
+    def say(self, events: list[Event]) -> list[Event]:
+        """Show the words that events made visible; returns the events."""
+        for event in events:
+            if event.kind == "WRITE" and event.word:
+                self._add(self.said, event.word)
+        return events
 
     def _add(self, line: Text, word: str) -> None:
         line.append(word + " ")

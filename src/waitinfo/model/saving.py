@@ -109,6 +109,7 @@ def load_model(
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
         model = model.to(device=device, dtype=DTYPES[dtype]).eval()
+        torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None

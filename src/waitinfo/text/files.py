@@ -60,13 +60,20 @@ def normalise(text: str) -> str:
     """Normalise text before tokenization: Unicode NFC and single spaces.
 
     SentencePiece marks spaces with U+2581, so this character in the text becomes an underscore.
-    Control characters, which tokenizers cannot represent, become spaces.
+    Control characters, which tokenizers cannot represent, become spaces. A single surrogate, which
+    is not a valid character, becomes U+FFFD.
     """
     if not text.isprintable():
+        text = join_surrogates(text)
         text = "".join(" " if unicodedata.category(c) == "Cc" else c for c in text)
     if "\u2581" in text:
         text = text.replace("\u2581", "_")
     return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def join_surrogates(text: str) -> str:
+    """Replace pairs of surrogates by their characters, and single surrogates by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Meter:

@@ -218,7 +218,7 @@ class _Preparation:
         """
         self.progress.stage("tokenizing", self.report.kept)
         sizes = [len(vocabulary.source), len(vocabulary.target)]
-        shard_bytes = int(self.options.shard_mib * 2**20)
+        shard_bytes = int(min(self.options.shard_mib * 2**20, 2**62))
         writer = ShardWriter(self.folder, "train", max(sizes), shard_bytes)
         counts = [np.zeros(size, np.int64) for size in sizes]
         taken: list[Pair] = []

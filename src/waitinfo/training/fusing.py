@@ -15,6 +15,7 @@ from waitinfo.model.layers import DecoderLayer, EncoderLayer, FeedForward, Resid
 from waitinfo.model.transformer import Transformer
 
 HEAD_WIDTHS = (16, 32, 64, 128)
+HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 to TF32
 
 
 def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -115,7 +116,7 @@ def _fits(keys: int, width: int, dropout: float, *tensors: Tensor | None) -> boo
         keys <= kernels.MOST_KEYS
         and width in HEAD_WIDTHS
         and not dropout
-        and given[0].dtype in (torch.bfloat16, torch.float16)
+        and (given[0].dtype in HALF or not given[0].is_cuda)
         and all(tensor.stride(-1) == 1 for tensor in given)
     )
 
