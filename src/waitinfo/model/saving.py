@@ -1,4 +1,4 @@
-"""Saving a model as a folder, and loading it again."""
+"""Saving a model to a folder, and loading it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
 
-STORED = ("float32", "float16", "bfloat16", "int8")  # how weights can be kept
+STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -74,7 +74,8 @@ def save_model(
 def _save_narrow(
     folder: Path, weights: dict[str, Tensor], dtype: str, part_bytes: int | None
 ) -> None:
-    # Information sources are small and sums of them decide, so only matrices are stored narrow.
+    # Only matrices are stored in low precision: info parameters are small, and the policy decides
+    # on sums of info.
     if dtype == "int8":
         stored = quantize(weights)
     else:
@@ -89,7 +90,7 @@ def load_model(
     system: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> LoadedModel:
-    """Load a model or run folder for translation, by its own system or by another it can serve."""
+    """Load a model or run folder for translation, with its own system or a compatible one."""
     folder = resolve_model(path)
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
@@ -117,7 +118,7 @@ def load_model(
 
 
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
-    """The stored system with the given options on top, or another with these options alone."""
+    """Build the stored system with overridden options, or another with the given options only."""
     own = {key: value for key, value in stored.items() if key != "name"}
     if name is None or name == stored["name"]:
         return build_system(stored["name"], {**own, **options})
