@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint results setup clean
 
 setup: $(READY)
 
@@ -26,6 +26,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tables and pictures in results/, drawn from the points there.
+results: $(READY)
+	$(BIN)/python experiments/summary.py
 
 clean:
 	rm -rf build

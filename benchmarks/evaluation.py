@@ -10,7 +10,6 @@ a step takes does not depend on what the weights have learned. Prints a table, a
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import tempfile
 import time
@@ -18,8 +17,10 @@ from pathlib import Path
 
 import torch
 
+from measurements import save
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
-from waitinfo.evaluation.output import Output, Partial
+from waitinfo.evaluation.output import FolderOutput
+from waitinfo.evaluation.partial import Partial
 from waitinfo.model import Transformer
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.folder import fingerprint
@@ -88,8 +89,7 @@ def main() -> None:
     for part in ("translating", "keeping_partial_results", "scoring_and_logging", "set_up"):
         print(f"{part.replace('_', ' '):24} {result[part]:8.2f} s")
     print(f"share that is not the model: {100 * share:.2f}%")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    save(arguments.out, result)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict:
@@ -99,7 +99,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
     evaluation = Evaluation(loaded, test)
     fingerprint(loaded.folder)
     set_up = time.monotonic() - began
-    output = Output(folder / "results")
+    output = FolderOutput(folder / "results")
     kept = Keeping()
     began = time.monotonic()
     points = [

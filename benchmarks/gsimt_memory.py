@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.batch import Batch
 from waitinfo.systems import LossContext, System, build_system
@@ -167,9 +168,7 @@ def main() -> None:
             name: value for name, value in vars(options).items() if name not in ("out", "case")
         }
         settings["torch"] = torch.__version__
-        options.out.write_text(
-            json.dumps({"settings": settings, "cases": results}, indent=2) + "\n"
-        )
+        save(options.out, {"settings": settings, "cases": results})
 
 
 if __name__ == "__main__":

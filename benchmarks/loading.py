@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from measurements import save
+
 PROGRAM = """
 import json, sys, time
 marks = [time.perf_counter()]
@@ -43,7 +45,7 @@ def main() -> None:
         print(f"{part:16} {seconds:6.2f} s")
     if arguments.out:
         record = {"times": arguments.times, "median_seconds": found}
-        arguments.out.write_text(json.dumps(record, indent=2) + "\n")
+        save(arguments.out, record)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ of each stretch of updates and how far each mode is from float32.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
 import torch
 
+from measurements import save
 from train_speed import MODES, trainer
 from waitinfo.training import updates
 
@@ -78,7 +78,7 @@ def main() -> None:
             "size": arguments.size, "batch_tokens": arguments.batch_tokens,
             "every": arguments.every, "losses": curves, "mean_distance": apart,
         }  # fmt: skip
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        save(arguments.out, result)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Everything is a ratio of things measured side by side in one run, on a model wit
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.systems import build_system
@@ -289,9 +289,7 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    save(options.out, results)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ to. Without a corpus, sentences of random tokens with lengths as in parliamentar
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 import time
@@ -27,6 +26,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from measurements import save
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
@@ -206,8 +206,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for result in run(arguments, Path(folder)):
-            if arguments.out:
-                arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+            save(arguments.out, result)
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:

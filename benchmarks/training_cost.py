@@ -11,7 +11,6 @@ enough updates go before that the shapes of batches have been recorded.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from measurements import save
 from waitinfo.config import read_toml
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
@@ -116,8 +116,7 @@ def report(arguments: argparse.Namespace, timed: dict[str, Timed]) -> None:
         print(
             f"| {name} | {1000 * seconds:.1f} | {'' if relative is None else f'{relative:.2f}'} |"
         )
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    save(arguments.out, result)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from functools import lru_cache
 
 from tests.streams import record, some_text, toy_model
 from waitinfo import AsyncTranslator, Translator, WaitinfoError
-from waitinfo.streaming.scheduler import Channel
+from waitinfo.streaming.asynchronous import AsyncStream
+from waitinfo.streaming.channel import Channel
 
 TEXTS = [some_text(random.Random(seed), 1 + seed % 9) for seed in range(40)]
 POISON = "\N{SKULL}"  # text that makes a session fail
@@ -94,32 +95,28 @@ class Stress:
 
     async def _client(self, server: AsyncTranslator, draw: random.Random) -> None:
         while self.more(self.counts):
-            text = draw.choice(TEXTS)
             try:
-                stream = server.stream(2)
+                # In a call of its own: a variable would keep the stream alive.
+                await self._one_client(server.stream(2), draw)
             except WaitinfoError:
                 self.counts["refused"] += 1
                 await asyncio.sleep(0.005)
-                continue
-            if draw.random() < 0.6:
-                events = [event for word in text.split() for event in await stream.push(word)]
-                self.check(text, record(events + await stream.finish()))
-            else:
-                self.counts["cancelled"] += 1
-                task = asyncio.create_task(draw.choice([stream.push, _finish(stream)])(text))
-                await asyncio.sleep(draw.random() * 0.002)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                if draw.random() < 0.5:
-                    stream.close()
 
-
-def _finish(stream: object) -> Callable[[str], object]:
-    async def push_and_finish(text: str) -> None:
-        await stream.push(text)  # type: ignore[attr-defined]
-        await stream.finish()  # type: ignore[attr-defined]
-
-    return push_and_finish
+    async def _one_client(self, stream: AsyncStream, draw: random.Random) -> None:
+        text = draw.choice(TEXTS)
+        if draw.random() < 0.6:
+            events = [event for word in text.split() for event in await stream.push(word)]
+            self.check(text, record(events + await stream.finish()))
+            return
+        self.counts["cancelled"] += 1
+        if to_the_end := draw.random() < 0.5:
+            await stream.push(text, wait=False)
+        task = asyncio.create_task(stream.finish() if to_the_end else stream.push(text))
+        await asyncio.sleep(draw.random() * 0.002)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if draw.random() < 0.5:
+            stream.close()
 
 
 def picky(translator: Translator) -> Translator:
@@ -132,7 +129,7 @@ def picky(translator: Translator) -> Translator:
 
         def careful(text: str) -> None:
             if text == POISON:
-                raise ValueError("poison")
+                raise WaitinfoError("poison")
             add(text)
 
         channel.session.add = careful  # type: ignore[method-assign]
@@ -168,7 +165,7 @@ def run(
 
 
 def live_channels() -> int:
-    return sum(isinstance(found, Channel) for found in gc.get_objects())
+    return sum(type(found) is Channel for found in gc.get_objects())
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +191,7 @@ def nothing_left(translator: Translator) -> None:
     translator.translate("ba")  # a round that gives back what was closed while others led
     assert len(scheduler.engine.free) == scheduler.engine.slots, "a slot is left"
     assert not scheduler._waiters and not scheduler.bells, "somebody waits"
-    assert not scheduler._by_slot and not scheduler._inbox, "something is under way"
+    assert not scheduler._rounds.by_slot and not scheduler._inbox, "something is under way"
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ def test_a_broken_scheduler_lets_nobody_wait_for_ever(
     async def run() -> None:
         stream = AsyncTranslator(translator).stream(2)
         await stream.push("ba")
-        monkeypatch.setattr(translator._scheduler, "_advance", broken)
+        monkeypatch.setattr(translator._scheduler._rounds, "run", broken)
         with pytest.raises(WaitinfoError, match="a fault of our own"):
             await asyncio.wait_for(stream.push("be"), 60)
 

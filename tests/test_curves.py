@@ -19,8 +19,8 @@ from waitinfo.evaluation.curves import (
     default_grid,
     difference,
     make_curves,
-    read_points,
 )
+from waitinfo.evaluation.points import read_points
 from waitinfo.evaluation.published import published_curves, settings
 
 

@@ -15,7 +15,8 @@ from tests.test_decoder import restless
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import quality, timing
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
-from waitinfo.evaluation.output import Output, Partial
+from waitinfo.evaluation.output import FolderOutput
+from waitinfo.evaluation.partial import Partial
 from waitinfo.evaluation.trace import word_trace
 from waitinfo.model import Transformer
 from waitinfo.model.saving import LoadedModel, load_model, save_model
@@ -35,7 +36,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """An untrained but lively model over real subwords, in a folder."""
+    """An untrained but lively model over real subwords, saved in a folder."""
     lines = [text for pair in SENTENCES for text in pair] * 3
     tokenizer, _ = train_tokenizer(lines, VocabularySpec("bpe", 330))
     torch.manual_seed(4)
@@ -107,12 +108,8 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
 # Points
 
 
-def test_an_interrupted_point_goes_on_where_it_stopped(
-    loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluation = Evaluation(loaded, test_set)
-    whole = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path / "whole"))
-
+def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Interrupt the next decoding after two sentences; returns how many each one was asked for."""
     real = Decoder.results
     asked: list[int] = []
 
@@ -124,7 +121,17 @@ def test_an_interrupted_point_goes_on_where_it_stopped(
             yield item
 
     monkeypatch.setattr(Decoder, "results", cut_off)
-    output = Output(tmp_path / "cut")
+    return asked
+
+
+def test_an_interrupted_point_goes_on_where_it_stopped(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = Evaluation(loaded, test_set)
+    whole = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path / "whole"))
+
+    asked = interrupt_once(monkeypatch)
+    output = FolderOutput(tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         evaluate_point(evaluation, Decoding(2.0), output)
     assert not (output.folder / "wait-info-2.json").exists()
@@ -146,7 +153,7 @@ def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
     other = Decoding(2.0, "allow")
     partial = Partial(tmp_path, "wait-info-2", evaluation.settings(other))
     partial.add(0, Hypothesis([], [1], 1, [], [], True))
-    point = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    point = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
     assert point["empty"] == 0
     with pytest.raises(WaitinfoError, match="another process is evaluating this point"):
         Partial(tmp_path, "wait-info-2", evaluation.settings(other))
@@ -157,28 +164,32 @@ def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
 def test_what_is_asked_later_is_added_to_a_point(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluation, bare = Evaluation(loaded, test_set), Output(tmp_path, text=False)
+    evaluation, bare = Evaluation(loaded, test_set), FolderOutput(tmp_path, text=False)
     point = evaluate_point(evaluation, Decoding(2.0), bare, Timing(3.0, 2))
-    bare.write("wait-info-2", {**point, "label": "two"})
-    with_text = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    bare.write({**point, "label": "two"})
+    with_text = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
     assert with_text["timed"] == point["timed"] and with_text["label"] == "two"
     monkeypatch.setattr(Decoder, "results", None)  # no more translating from here on
-    faster = evaluate_point(evaluation, Decoding(2.0), Output(tmp_path), Timing(6.0, 2))
+    faster = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path), Timing(6.0, 2))
     assert faster["timed"]["words_per_second"] == 6 and faster["label"] == "two"
-    assert evaluate_point(evaluation, Decoding(2.0), Output(tmp_path), Timing(6.0, 2)) == faster
+    assert (
+        evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path), Timing(6.0, 2)) == faster
+    )
 
 
 def test_overwriting_leaves_nothing_of_the_old_point(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path
 ) -> None:
     evaluation = Evaluation(loaded, test_set)
-    evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
     assert (tmp_path / "wait-info-2" / "instances.log").exists()
-    bare = Output(tmp_path, text=False, overwrite=True)
+    bare = FolderOutput(tmp_path, text=False, overwrite=True)
     evaluate_point(evaluation, Decoding(2.0, "allow"), bare)
     assert not (tmp_path / "wait-info-2").exists()
-    with pytest.raises(WaitinfoError, match="holds a point of another ending"):
-        evaluate_point(evaluation, Decoding(2.0), Output(tmp_path))
+    with pytest.raises(
+        WaitinfoError, match="holds a point of another ending under the name wait-info-2"
+    ):
+        evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
 
 
 def test_the_same_text_has_the_same_checksum_however_it_comes(tmp_path: Path) -> None:
@@ -346,7 +357,7 @@ def test_the_clock_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_timed_points(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) -> None:
     evaluation = Evaluation(loaded, test_set)
-    output = Output(tmp_path, text=False)
+    output = FolderOutput(tmp_path, text=False)
     point = evaluate_point(evaluation, Decoding(2.0), output, Timing(3.0, 4))
     found = point["timed"]
     assert found["sentences"] == 4 and found["ms_per_source_word"] > 0
@@ -378,6 +389,6 @@ def test_full_sentence_models_are_timed_too(
 ) -> None:
     whole = load_model(loaded.folder, system="full")
     point = evaluate_point(
-        Evaluation(whole, test_set), Decoding(1.0), Output(tmp_path), Timing(3, 2)
+        Evaluation(whole, test_set), Decoding(1.0), FolderOutput(tmp_path), Timing(3, 2)
     )
     assert point["k"] is None and point["timed"]["computation_aware_ms"]["AL"] > 0

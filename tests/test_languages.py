@@ -70,6 +70,9 @@ def test_a_code_that_is_none_is_refused(code: object) -> None:
 
 
 def test_damaged_entries_are_refused() -> None:
+    path = Path("corpus.json")
     for entry in ("de-en", ["de", "en"]):
-        with pytest.raises(WaitinfoError, match="must be an object"):
-            Languages.of({"languages": entry})
+        with pytest.raises(WaitinfoError, match=r"corpus.json: languages .* must have a source"):
+            Languages.read({"languages": entry}, path)
+    with pytest.raises(WaitinfoError, match=r"corpus.json: source language 'x y': not a language"):
+        Languages.read({"languages": {"source": "x y"}}, path)

@@ -396,16 +396,20 @@ def test_an_interrupted_round_loses_nothing(
 ) -> None:
     """Ctrl-C in the thread that leads, at the worst places."""
     scheduler = translator._scheduler
-    for name in ("_take_in", "_advance", "_publish"):
+    for owner, name in (
+        (scheduler, "_take_in"),
+        (scheduler._rounds, "run"),
+        (scheduler, "_publish"),
+    ):
         stream = translator.stream(2, history=None)
         stream.push("ba be")
-        original = getattr(scheduler, name)
+        original = getattr(owner, name)
 
-        def interrupted(*arguments: object, original=original, name=name) -> None:
-            monkeypatch.setattr(scheduler, name, original)
+        def interrupted(*arguments: object, owner=owner, original=original, name=name) -> None:
+            monkeypatch.setattr(owner, name, original)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(scheduler, name, interrupted)
+        monkeypatch.setattr(owner, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             stream.push("bi bo")
         stream.push("bu")

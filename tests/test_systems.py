@@ -23,6 +23,7 @@ from waitinfo.text.corpus import Corpus
 from waitinfo.text.special import EOS
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
+from waitinfo.training.graphs import recordable, stage
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,3 +142,11 @@ def test_the_registry_names_what_it_says(name: str) -> None:
     assert system.model_defaults["cross_attention"] == system.attentions[0].name
     assert all(CROSS_ATTENTIONS[kind.name] is kind for kind in system.attentions)
     assert set(system.milestones) <= vars(system.Options()).keys()
+
+
+def test_updates_are_recorded_apart_where_the_loss_changes() -> None:
+    system = build_system("mma", {"whole_source_updates": 2, "latency_after": 5})
+    stages = [stage(system, update) for update in range(7)]
+    assert [stages[0]] * 2 + [stages[2]] * 3 + [stages[5]] * 2 == stages
+    assert len(set(stages)) == 3
+    assert [name for name in SYSTEMS if not recordable(build_system(name))] == ["gsimt"]

@@ -269,7 +269,9 @@ def translate(
 def evaluate(
     source: Annotated[Path, typer.Option(help="Test sentences, one a line.")],
     reference: Annotated[Path, typer.Option(help="Their translations.")],
-    out: Annotated[Path, typer.Option(help="Folder for one JSON per point.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to.")
+    ],
     model: ModelFolder = None,
     k: Annotated[
         str | None, typer.Option(help="Dial values, as 1,3,5 [default: the system's own].")
@@ -284,12 +286,19 @@ def evaluate(
     label: Annotated[
         str | None, typer.Option(help="What to write at the point in a plot [default: k].")
     ] = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--run", help="Name of the training run [default: the run folder's name]."),
+    ] = None,
     save_text: Annotated[
-        bool,
-        typer.Option("--save-text/--no-save-text", help="Keep translations and instances.log."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--save-text/--no-save-text",
+            help="Keep translations and instances.log [default: where --out is a folder].",
+        ),
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Do points anew that are there already.")
+        bool, typer.Option("--overwrite", help="Recompute existing points.")
     ] = False,
     rate: Annotated[
         float | None,
@@ -298,17 +307,22 @@ def evaluate(
     timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.
 
-    Writes for every point NAME-K.json with all metrics, and a folder NAME-K with the translations
-    and the `instances.log` that SimulEval reads. Started again, it goes on where it was stopped.
+    In a folder, every point gets NAME-K.json with all metrics, and a folder NAME-K with the
+    translations and the `instances.log` that SimulEval reads. A file in .jsonl gets one line per
+    point. The same command continues an interrupted evaluation.
 
     Examples:
 
         waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
 
         waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
+
+        waitinfo evaluate --model run --source test.de --reference test.en --out points.jsonl
 
         waitinfo evaluate --model multipath --system adaptive-wait-k --k 0.2,0.5 …
     """
@@ -327,19 +341,22 @@ def evaluate(
             beam=beam,
             name=name,
             label=label,
+            run=run_name,
             save_text=save_text,
             overwrite=overwrite,
             rate=rate,
             timed=timed,
             comet=comet,
             device=device,
+            dtype=dtype,
+            threads=threads,
         )
     )
 
 
 @app.command()
 def compare(
-    results: Annotated[Paths, typer.Argument(help="Folders or JSON files made by evaluate.")],
+    results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")],
     out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None,
     x: Annotated[str, typer.Option(help="Latency across, as paper.AL or word.LAAL.")] = "paper.AL",
     y: Annotated[
@@ -354,6 +371,10 @@ def compare(
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="These curves in this order, as wait-info,multipath.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only points with this FIELD=VALUE, as set=newstest2015 or seed=1,2."),
     ] = None,
     published: Annotated[
         str | None,
@@ -381,6 +402,8 @@ def compare(
 
         waitinfo compare results --x word.LAAL --y chrF --at 3,5,8 --baseline multipath
 
+        waitinfo compare points.jsonl --where set=newstest2015 --where run=big --out curves.png
+
         waitinfo compare results --published 'de-en base' --out curves.png
     """
     from waitinfo.cli.compare import Request, run
@@ -394,6 +417,7 @@ def compare(
             at=at,
             baseline=baseline,
             only=only,
+            where=where or [],
             published=published,
             paired=paired,
             labels=labels,

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from waitinfo.cli.display import note, print_table, progress_bar
-from waitinfo.cli.evaluate import numbers
+from waitinfo.cli.options import numbers
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.curves import (
     Curve,
@@ -19,15 +19,14 @@ from waitinfo.evaluation.curves import (
     closest,
     default_grid,
     difference,
-    facts_of_test,
     make_curves,
-    read_points,
     value,
 )
 from waitinfo.evaluation.instances import LOG, read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES
-from waitinfo.evaluation.output import Point
+from waitinfo.evaluation.output import text_folder
 from waitinfo.evaluation.plot import check_format, draw
+from waitinfo.evaluation.points import Point, read_points, select, sets_of
 from waitinfo.evaluation.published import published_curves
 from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 
@@ -45,6 +44,7 @@ class Request:
     at: str | None
     baseline: str | None
     only: str | None
+    where: list[str]
     published: str | None
     paired: bool
     labels: bool
@@ -60,9 +60,8 @@ def run(request: Request) -> None:
     y = check_axis("--y", request.y or default)
     if x in LATENCIES and y in LATENCIES and x.split(".")[0] != y.split(".")[0]:
         raise WaitinfoError(f"--x {x} and --y {y}: tokens and words do not belong in one plot")
-    points = _chosen(read_points(request.results), request.only)
-    if len(facts_of_test(points)) > 1:
-        raise WaitinfoError("these points belong to different test sets; compare one at a time")
+    points = _chosen(select(read_points(request.results), request.where), request.only)
+    _check_one_set(points)
     curves = _curves(points, x, y)
     if request.published:
         curves += published_curves(request.published, x, y)
@@ -87,6 +86,15 @@ def _chosen(points: list[Point], only: str | None) -> list[Point]:
             raise unknown("--only", name, known)
     chosen = [point for point in points if point["name"] in names]
     return sorted(chosen, key=lambda point: names.index(point["name"]))
+
+
+def _check_one_set(points: list[Point]) -> None:
+    sets = sets_of(points)
+    if len(sets) > 1:
+        raise WaitinfoError(
+            "these points belong to different test sets; choose one with --where set=NAME: "
+            + ", ".join(sorted(set(sets.values())))
+        )
 
 
 def _curves(points: list[Point], x: str, y: str) -> list[Curve]:
@@ -196,8 +204,7 @@ def _table_paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: st
 
 def _texts(point: CurvePoint) -> tuple[list[str], list[str]]:
     """Translations and references of a point; of several runs, the first."""
-    path: Path = point.points[0]["path"]
-    folder = path.parent / path.name.removesuffix(".json")
+    folder = text_folder(point.points[0])
     if not (folder / LOG).exists():
         raise WaitinfoError(f"--paired: {folder} holds no translations (evaluate --save-text)")
     found = read_instances(folder)

@@ -9,12 +9,14 @@ from typing import Any
 from rich.table import Table
 
 from waitinfo.cli.display import note, print_table, progress_bar
-from waitinfo.cli.loading import check_beam, load
+from waitinfo.cli.loading import check_beam, load, use_threads
+from waitinfo.cli.options import numbers
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
 from waitinfo.evaluation.instances import read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
-from waitinfo.evaluation.output import Output, Point
+from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import (
     COMET_MODEL,
     RESAMPLES,
@@ -41,26 +43,29 @@ class Request:
     beam: int
     name: str | None
     label: str | None
-    save_text: bool
+    run: str | None
+    save_text: bool | None
     overwrite: bool
     rate: float | None
     timed: int
     comet: bool
     device: str
+    dtype: str
+    threads: int
 
 
 def run(request: Request) -> None:
-    output = Output(request.out, request.save_text, request.overwrite)
+    output = Output.at(request.out, request.save_text, request.overwrite)
     test = TestSet.read(request.source, request.reference)
-    if request.name and ("/" in request.name or request.name.startswith(".")):
-        raise WaitinfoError(f"--name {request.name}: must be a plain file name")
+    _check_names(request)
     check_installed()
     timing = None if request.rate is None else Timing(request.rate, request.timed)
-    if request.comet and not request.save_text:
-        raise WaitinfoError("--comet: scores the saved text; leave --no-save-text out")
+    if request.comet and not output.text:
+        raise WaitinfoError("--comet: scores the saved text; give --save-text with it")
     if request.comet:
         load_comet(COMET_MODEL)
-    loaded = load(request.model, request.device, "float32", request.system, request.settings)
+    use_threads(request.threads)
+    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     decodings = [
         Decoding(check_dial(loaded.system, k), request.ending, request.beam)
@@ -71,14 +76,20 @@ def run(request: Request) -> None:
     if timing and request.beam > 1:
         raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
     output.prepare()
-    evaluation = Evaluation(loaded, test, request.name)
+    evaluation = Evaluation(loaded, test, request.name, request.run)
     try:
         with progress_bar() as progress:
             points = [_point(evaluation, d, output, timing, request, progress) for d in decodings]
     except KeyboardInterrupt:
-        note("stopped; the same command goes on from here")
+        note("stopped; the same command continues from here")
         raise
     _tables(evaluation.name, points)
+
+
+def _check_names(request: Request) -> None:
+    for option, name in (("--name", request.name), ("--run", request.run)):
+        if name and ("/" in name or name.startswith(".")):
+            raise WaitinfoError(f"{option} {name}: must be a plain file name")
 
 
 def _point(
@@ -90,19 +101,19 @@ def _point(
     progress: Progress,
 ) -> Point:
     point = evaluate_point(evaluation, decoding, output, timing, RESAMPLES, progress)
-    stem = evaluation.stem(decoding)
     changed = request.label is not None and point.get("label") != request.label
     if changed:
         point["label"] = request.label
     if request.comet and "COMET" not in point["quality"]:
-        texts = [found["prediction"] for found in read_instances(output.folder / stem)]
+        folder = output.text_folder(evaluation.key(decoding))
+        texts = [found["prediction"] for found in read_instances(folder)]
         test = evaluation.test
         gpus = int(request.device.startswith("cuda"))
         point["quality"]["COMET"] = comet(test.sources, texts, test.references, gpus=gpus)
         point["quality"]["COMET_signature"] = COMET_MODEL
         changed = True
     if changed:
-        output.write(stem, point)
+        output.write(point)
     return point
 
 
@@ -110,18 +121,6 @@ LEGEND = (
     "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "
     "length: words, to the reference's; info: mean of the target's tokens, to the source's"
 )
-
-
-def numbers(option: str, text: str | None) -> list[float | None]:
-    """`1,3,5` as numbers, each once; [None] where nothing was given."""
-    if text is None:
-        return [None]
-    try:
-        return list(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        raise WaitinfoError(
-            f"{option} {text}: give numbers separated by commas, as 1,3,5"
-        ) from None
 
 
 def _tables(name: str, points: list[Point]) -> None:

@@ -1,4 +1,4 @@
-"""Curves of quality against latency: points put together, interpolated and compared."""
+"""Curves of quality against latency: points joined, interpolated and compared."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.errors import unknown
 from waitinfo.evaluation.latency import METRICS, PROFILES
-from waitinfo.evaluation.output import Point, is_point
+from waitinfo.evaluation.points import Point
 
 QUALITIES = ("BLEU", "BLEU_lowercase", "chrF", "COMET")
 OTHERS = ("early_stop", "length_ratio", "target_per_source", "info_ratio", "k")
@@ -39,7 +37,7 @@ def value(point: Point, axis: str) -> float | None:
 
 @dataclass
 class CurvePoint:
-    """One setting of a system: the mean of its runs, and how sure it is."""
+    """One setting of a system: the mean of its runs, and its uncertainty."""
 
     x: float
     y: float
@@ -59,7 +57,7 @@ class Curve:
 
     @property
     def runs(self) -> int:
-        """Runs of the point that has most."""
+        """The largest number of runs of any point."""
         return max((len(point.points) for point in self.points), default=1)
 
     @property
@@ -82,30 +80,6 @@ class Curve:
         return float(np.interp(x, self.xs, self.ys))
 
 
-def read_points(paths: Sequence[Path]) -> list[Point]:
-    """All points in files and folders, however deep; other JSON files there are left alone."""
-    found: dict[Path, Point] = {}  # each file once, however often it is named
-    for path in paths:
-        if not path.exists():
-            raise WaitinfoError(f"{path}: no such results")
-        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        points = {file.resolve(): point for file in files if (point := _point(file)) is not None}
-        if not points:
-            raise WaitinfoError(f"{path}: holds no points; waitinfo evaluate writes them")
-        found |= points
-    return list(found.values())
-
-
-def _point(path: Path) -> Point | None:
-    if path.name.startswith("."):
-        return None
-    try:
-        point = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return {**point, "path": path} if is_point(point) else None
-
-
 def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
     """Points of one name are a curve; those with the same settings are runs of one another.
 
@@ -114,7 +88,8 @@ def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
     names: dict[str, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         settings = {
-            key: point["settings"][key] for key in ("system", "options", "k", "ending", "beam")
+            key: point["settings"].get(key)
+            for key in ("system", "options", "k", "ending", "beam", "dtype")
         }
         settings["parameters"] = point["model"]["parameters"]
         names[point["name"]][json.dumps(settings, sort_keys=True)].append(point)
@@ -196,11 +171,3 @@ def default_grid(curves: Sequence[Curve], most: int = 8) -> list[float]:
 
 def closest(curve: Curve, x: float) -> CurvePoint:
     return min(curve.points, key=lambda p: abs(p.x - x))
-
-
-def facts_of_test(points: Iterable[Point]) -> set[tuple[Any, Any]]:
-    """The test sets that points were scored on, by checksum."""
-    return {
-        (point["test"]["source"]["sha256"], point["test"]["reference"]["sha256"])
-        for point in points
-    }

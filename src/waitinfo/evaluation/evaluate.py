@@ -1,7 +1,9 @@
-"""Score a model on a test set over its latency dial: one point, and one JSON, per dial value."""
+"""Score a model on a test set over its latency dial: one point per dial value."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -10,11 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import waitinfo
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.instances import write_instances
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
-from waitinfo.evaluation.output import FORMAT, Output, Partial, Point
+from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.timing import timed_latency
 from waitinfo.evaluation.trace import WordTrace, word_trace
@@ -51,6 +57,10 @@ class TestSet:
                 raise WaitinfoError(f"{source}, line {number}: the sentence is empty")
         return cls(source, reference, [p.source for p in pairs], [p.target for p in pairs])
 
+    @property
+    def name(self) -> str:
+        return set_name(self.source.name)
+
     @cached_property
     def facts(self) -> dict[str, Any]:
         return {
@@ -78,14 +88,18 @@ class Timing:
     """How latency with computation is measured."""
 
     rate: float  # words a second
-    sentences: int  # as many of the test set, spread evenly
+    sentences: int  # how many of the test set, spread evenly
 
     def measured(self, found: dict[str, Any] | None, count: int) -> bool:
-        """Whether a point's timing is what is asked for, on a test set of so many sentences."""
+        """Whether a point has this timing already, on a test set of `count` sentences."""
         if not found:
             return False
-        same = found["words_per_second"] == self.rate
-        return same and found["sentences"] == len(self.choose(count))
+        threads = torch.get_num_threads()
+        return (
+            found["words_per_second"] == self.rate
+            and found["sentences"] == len(self.choose(count))
+            and found.get("threads", threads) == threads
+        )
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < math.inf:
@@ -98,12 +112,29 @@ class Timing:
         return [number * count // wanted for number in range(wanted)]
 
 
-class Evaluation:
-    """A model on a test set; what is the same for all points is done once."""
+def training_run(folder: Path) -> tuple[str, int | None]:
+    """The name of the run that a model folder belongs to, and its seed.
 
-    def __init__(self, loaded: LoadedModel, test: TestSet, name: str | None = None) -> None:
+    A model outside a run folder has the folder's name and no seed.
+    """
+    folder = folder.resolve()
+    for run in (folder, folder.parent):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            settings = json.loads((run / "run.json").read_text("utf-8"))
+            return run.name, settings["resolved"]["training"]["seed"]
+    return folder.name, None
+
+
+class Evaluation:
+    """A model on a test set; work that all points share is done once."""
+
+    def __init__(
+        self, loaded: LoadedModel, test: TestSet, name: str | None = None, run: str | None = None
+    ) -> None:
         self.loaded, self.test = loaded, test
         self.name = name or loaded.system.name
+        folder_name, self.seed = training_run(loaded.folder)
+        self.run = run or folder_name
         encode = loaded.vocabulary.source.encode
         self.tokenized = [encode(text) for text in test.sources]
         self.reference_tokens = [len(loaded.vocabulary.target.encode(t)) for t in test.references]
@@ -117,7 +148,7 @@ class Evaluation:
         }
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
-        """Everything a point's translations depend on: two points with the same are the same."""
+        """Everything the translations of a point depend on."""
         system = self.loaded.system
         return {
             "system": system.name,
@@ -125,21 +156,23 @@ class Evaluation:
             "k": decoding.k if system.dial else None,
             "ending": decoding.ending,
             "beam": decoding.beam,
+            "dtype": str(self.loaded.model.source_embedding.weight.dtype).removeprefix("torch."),
             "model": self.model_facts["sha256"],
             "source": self.test.facts["source"]["sha256"],
             "reference": self.test.facts["reference"]["sha256"],
         }
 
-    def stem(self, decoding: Decoding) -> str:
-        """The file name of a point."""
-        return f"{self.name}-{decoding.k:g}" if self.loaded.system.dial else self.name
+    def key(self, decoding: Decoding) -> PointKey:
+        """What tells a point apart from others."""
+        k = decoding.k if self.loaded.system.dial else None
+        return PointKey(self.name, k, self.run, self.seed, self.test.name)
 
     # Translating
 
     def translate(
         self, decoding: Decoding, partial: Partial | None = None, progress: Progress | None = None
     ) -> list[Hypothesis]:
-        """The whole test set, without what has been translated already."""
+        """Translate the test set, except the sentences that `partial` already has."""
         progress = progress or Silent()
         dial = self.loaded.system.dial
         title = f"{self.name} {dial.name} = {decoding.k:g}" if dial else self.name
@@ -193,6 +226,9 @@ class Evaluation:
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
             "name": self.name,
+            "run": self.run,
+            "seed": self.seed,
+            "set": self.test.name,
             "system": system.name,
             "dial": dial.name if dial else None,
             "k": decoding.k if dial else None,
@@ -251,20 +287,20 @@ def evaluate_point(
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
 ) -> Point:
-    """Translate, score and write one point, or what of it is not there yet."""
+    """Translate, score and write one point, or what is missing of it."""
     output.prepare()
-    stem, settings = evaluation.stem(decoding), evaluation.settings(decoding)
-    output.check(stem)
-    point = output.existing(stem, settings)
+    key = evaluation.key(decoding)
+    output.check(key)
+    point = output.existing(key, evaluation.settings(decoding))
     changed = False
-    if point is None or (output.text and not output.has_text(stem)):
+    if point is None or (output.text and not output.has_text(key)):
         point = _translate_and_score(evaluation, decoding, output, point, resamples, progress)
         changed = True
     if timing and not timing.measured(point["timed"], len(evaluation.test.sources)):
         point["timed"] = evaluation.time(decoding, timing, progress)
         changed = True
     if changed:
-        output.write(stem, point)
+        output.write(point)
     return point
 
 
@@ -276,19 +312,19 @@ def _translate_and_score(
     resamples: int,
     progress: Progress | None,
 ) -> Point:
-    """A point on disk, with what an old one of the same settings has besides."""
-    stem, settings = evaluation.stem(decoding), evaluation.settings(decoding)
-    partial = Partial(output.folder, stem, settings)
+    """A point on disk, with the label, COMET and timing of an old one of the same settings."""
+    key = evaluation.key(decoding)
+    partial = Partial(output.folder, output.stem(key), evaluation.settings(decoding))
     try:
         began = time.monotonic()
         found = evaluation.translate(decoding, partial, progress)
         translated = time.monotonic()
         traces = evaluation.traces(found)
         point = evaluation.score(decoding, found, traces, resamples)
-        output.clear(stem)
+        output.clear(key)
         if output.text:
             test = evaluation.test
-            write_instances(output.folder / stem, test.sources, test.references, traces)
+            write_instances(output.text_folder(key), test.sources, test.references, traces)
         point["seconds"] = {
             "translating": round(translated - began, 3),
             "scoring_and_logging": round(time.monotonic() - translated, 3),
@@ -298,7 +334,7 @@ def _translate_and_score(
             kept = {k: v for k, v in old["quality"].items() if k.startswith("COMET")}
             point["quality"].update(kept)
             point.update({"label": old["label"]} if "label" in old else {})
-        output.write(stem, point)
+        output.write(point)
         partial.remove()
     finally:
         partial.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from waitinfo.evaluation.trace import WordTrace
+if TYPE_CHECKING:
+    from waitinfo.evaluation.trace import WordTrace
 
 LOG, CONFIG, TEXT = "instances.log", "config.yaml", "hypotheses.txt"
 
@@ -33,7 +34,7 @@ def instance(index: int, source: str, reference: str, trace: WordTrace) -> dict[
 def write_instances(
     folder: Path, sources: Sequence[str], references: Sequence[str], traces: Sequence[WordTrace]
 ) -> None:
-    """The log, the translations as plain text, and what SimulEval wants to know of the folder."""
+    """Write the log, the translations as plain text, and the configuration for SimulEval."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (
         json.dumps(instance(index, source, reference, trace), ensure_ascii=False)

@@ -1,142 +1,225 @@
-"""Points on disk: one JSON each, written once complete, and what an interruption leaves of one."""
+"""Where evaluations put their points: a folder with one JSON each, or one file with one a line.
+
+A point is written once it is complete, and all at once: whatever interrupts an evaluation, what is
+on disk is valid.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.instances import LOG
-from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.evaluation.points import LINES, Point, PointKey, parse, point_texts, read_file
 
-FORMAT = 2  # of a point's JSON
-PARTS = ("name", "settings", "quality", "paper", "word", "test", "model")  # that every point has
 LONGEST_NAME = 150
-Point = dict[str, Any]
-
-
-class Partial:
-    """Translations of a point that is not finished, kept on disk as they come.
-
-    The file belongs to one process at a time, and its name to the settings: what was translated
-    otherwise is neither used nor touched.
-    """
-
-    def __init__(self, folder: Path, stem: str, settings: dict[str, Any]) -> None:
-        header = json.dumps(settings, sort_keys=True)
-        digest = hashlib.sha256(header.encode()).hexdigest()[:12]
-        self.path = folder / f".{stem}.{digest}.partial.jsonl"
-        self._stream = self.path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._stream.close()
-            raise WaitinfoError(
-                f"{folder / stem}: another process is evaluating this point"
-            ) from None
-        self._stream.seek(0)
-        self.found = dict(self._read(self._stream.read().split("\n")[:-1]))
-        # Whatever was cut off or damaged is left out.
-        self._stream.truncate(0)
-        for number, hypothesis in self.found.items():
-            self.add(number, hypothesis)
-
-    @staticmethod
-    def _read(lines: list[str]) -> Iterator[tuple[int, Hypothesis]]:
-        for line in lines:
-            try:
-                number, values = json.loads(line)
-                yield number, Hypothesis(**values)
-            except (ValueError, TypeError):
-                continue
-
-    def add(self, number: int, hypothesis: Hypothesis) -> None:
-        self._stream.write(json.dumps([number, vars(hypothesis)]) + "\n")
-        self._stream.flush()
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self.close()
 
 
 @dataclass(frozen=True)
-class Output:
-    """Where points go, and what of them."""
+class Output(ABC):
+    """Where points go, and whether translations are kept with them."""
 
-    folder: Path
-    text: bool = True  # translations and SimulEval's log, in a folder beside the JSON
+    place: Path
+    text: bool = True  # translations and SimulEval's log, in a folder of each point's own
     overwrite: bool = False
 
-    def prepare(self) -> None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise WaitinfoError(f"{self.folder}: is a file; --out must be a folder")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WaitinfoError(f"{self.folder}: cannot be made ({error.strerror})") from None
+    @staticmethod
+    def at(place: Path, text: bool | None = None, overwrite: bool = False) -> Output:
+        """A file for a name in .jsonl, else a folder. A file keeps no text unless asked to."""
+        if place.suffix == LINES:
+            return FileOutput(place, bool(text), overwrite)
+        return FolderOutput(place, text is not False, overwrite)
 
-    def check(self, stem: str) -> None:
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where the translations of unfinished points are kept."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Raise where nothing could be written."""
+
+    @abstractmethod
+    def stem(self, key: PointKey) -> str:
+        """A name for what belongs to a point, unlike those of other points here."""
+
+    @abstractmethod
+    def text_folder(self, key: PointKey) -> Path:
+        """Where a point's translations are, if they are kept."""
+
+    @abstractmethod
+    def find(self, key: PointKey) -> Point | None:
+        """The point that is there already."""
+
+    @abstractmethod
+    def write(self, point: Point) -> None:
+        """Add a point, or put it in the place of the one with the same key."""
+
+    @abstractmethod
+    def remove(self, key: PointKey) -> None: ...
+
+    def check(self, key: PointKey) -> None:
         """Raise where a point of this name could not be written."""
-        if len(stem) > LONGEST_NAME:
-            raise WaitinfoError(f"--name: longer than {LONGEST_NAME} letters")
-        place = self.folder / stem
+        if len(self.stem(key)) > LONGEST_NAME:
+            raise WaitinfoError(f"--name: {self.stem(key)} is longer than {LONGEST_NAME} letters")
+        place = self.text_folder(key)
         if self.text and place.exists() and not place.is_dir():
             raise WaitinfoError(f"{place}: is a file; the translations need a folder there")
 
-    def existing(self, stem: str, settings: dict[str, Any]) -> Point | None:
-        """A point that is there already; an error if it is another one of the same name."""
-        path = self.folder / f"{stem}.json"
-        if not path.exists():
+    def existing(self, key: PointKey, settings: dict[str, Any]) -> Point | None:
+        """A point that need not be computed; an error if it has the same key by other settings."""
+        point = None if self.overwrite else self.find(key)
+        if point is None:
             return None
-        point = read_point(path)
-        differing = [key for key in settings if point["settings"].get(key) != settings[key]]
-        if differing and not self.overwrite:
+        differing = [name for name in settings if point["settings"].get(name) != settings[name]]
+        if differing:
             raise WaitinfoError(
-                f"{path}: holds a point of another {' and '.join(differing)}; "
-                "choose another --out or --name, or give --overwrite"
+                f"{self.place}: holds a point of another {' and '.join(differing)} under the name "
+                f"{key.stem}; choose another --out, --name or --run, or give --overwrite"
             )
-        return None if self.overwrite else point
+        return point
 
-    def has_text(self, stem: str) -> bool:
-        return (self.folder / stem / LOG).exists()
+    def has_text(self, key: PointKey) -> bool:
+        return (self.text_folder(key) / LOG).exists()
 
-    def clear(self, stem: str) -> None:
-        """Take an old point away, JSON first: what is left of it must not pass for the new one."""
-        (self.folder / f"{stem}.json").unlink(missing_ok=True)
-        if self.has_text(stem):
-            shutil.rmtree(self.folder / stem)
-
-    def write(self, stem: str, point: Point) -> None:
-        """The JSON comes last and at once: where it is, the point is complete."""
-        fresh = self.folder / f".{stem}.{os.getpid()}.json"
-        fresh.write_text(json.dumps(point, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        fresh.replace(self.folder / f"{stem}.json")
+    def clear(self, key: PointKey) -> None:
+        """Remove an old point, its JSON first: its translations must not pass for the new one's."""
+        self.remove(key)
+        if self.has_text(key):
+            shutil.rmtree(self.text_folder(key))
 
 
-def read_point(path: Path) -> Point:
+class FolderOutput(Output):
+    """One JSON per point, `wait-info-3.json`, with its translations in the folder `wait-info-3`."""
+
+    @property
+    def folder(self) -> Path:
+        return self.place
+
+    def prepare(self) -> None:
+        if self.place.exists() and not self.place.is_dir():
+            raise WaitinfoError(
+                f"{self.place}: is a file; --out must be a folder or end in {LINES}"
+            )
+        _make_folder(self.place)
+
+    def stem(self, key: PointKey) -> str:
+        return key.stem
+
+    def text_folder(self, key: PointKey) -> Path:
+        return self.place / key.stem
+
+    def _path(self, key: PointKey) -> Path:
+        return self.place / f"{key.stem}.json"
+
+    def find(self, key: PointKey) -> Point | None:
+        path = self._path(key)
+        return read_file(path)[0] if path.exists() else None
+
+    def write(self, point: Point) -> None:
+        path = self._path(PointKey.of(point))
+        _replace(path, json.dumps(point, indent=2, ensure_ascii=False) + "\n")
+
+    def remove(self, key: PointKey) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+
+class FileOutput(Output):
+    """One point a line in `points.jsonl`; translations, if kept, in folders under `points`.
+
+    Several processes may write to one file: each locks it, and replaces it by a complete new one.
+    """
+
+    @property
+    def folder(self) -> Path:
+        return self.place.parent
+
+    def prepare(self) -> None:
+        if self.place.is_dir():
+            raise WaitinfoError(f"{self.place}: is a folder; --out must be a file or a new folder")
+        _make_folder(self.folder)
+        if self.place.exists():
+            read_file(self.place)
+
+    def stem(self, key: PointKey) -> str:
+        return f"{self.place.stem}.{key.full_stem}"
+
+    def text_folder(self, key: PointKey) -> Path:
+        return self.place.with_suffix("") / key.full_stem
+
+    def find(self, key: PointKey) -> Point | None:
+        points = read_file(self.place) if self.place.exists() else []
+        return next((point for point in points if PointKey.of(point) == key), None)
+
+    def write(self, point: Point) -> None:
+        line = json.dumps(point, ensure_ascii=False, separators=(",", ":"))
+        with _locked(self.place):
+            lines = point_texts(self.place)
+            at = self._index(lines, PointKey.of(point))
+            lines[at : at + 1] = [line]
+            self._write(lines)
+
+    def remove(self, key: PointKey) -> None:
+        if self.find(key) is not None:
+            with _locked(self.place):
+                lines = point_texts(self.place)
+                at = self._index(lines, key)
+                self._write(lines[:at] + lines[at + 1 :])
+
+    @staticmethod
+    def _index(lines: list[str], key: PointKey) -> int:
+        """The line of a point; beyond the last where there is none."""
+        found = (parse(line) for line in lines)
+        keys = [None if point is None else PointKey.of(point) for point in found]
+        return keys.index(key) if key in keys else len(lines)
+
+    def _write(self, lines: list[str]) -> None:
+        _replace(self.place, "".join(f"{line}\n" for line in lines))
+
+
+def text_folder(point: Point) -> Path:
+    """Where the translations of a point that was read are, if they were kept."""
+    path: Path = point["path"]
+    own = path.with_suffix("")
+    return own / PointKey.of(point).full_stem if path.suffix == LINES else own
+
+
+def _make_folder(folder: Path) -> None:
     try:
-        point = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise WaitinfoError(f"{path}: cannot be read ({error})") from None
-    if not is_point(point):
-        raise WaitinfoError(f"{path}: not a point written by waitinfo evaluate")
-    return point
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be made ({error.strerror})") from None
 
 
-def is_point(value: Any) -> bool:
-    """Whether a JSON value is a point of this format."""
-    return (
-        isinstance(value, dict)
-        and value.get("format") == FORMAT
-        and all(part in value for part in PARTS)
-    )
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that it is there with all its content or not at all."""
+    path = path.resolve()
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file that is replaced by a new one on every change, creating it where there is none.
+
+    Whoever waited for the lock may then hold the old file's: it waits again, for the new one's.
+    """
+    while True:
+        with path.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+                yield
+                return

@@ -58,9 +58,9 @@ def draw(
     labels: bool = True,
     bands: bool = True,
 ) -> None:
-    """Write the figure; curves of one point are levels to reach, drawn across.
+    """Write the figure; a curve of one point is drawn as a horizontal line.
 
-    labels: dial values at the points; bands: how sure each curve is.
+    labels: dial values at the points; bands: the uncertainty of each curve.
     """
     check_format(out)
     plt = _pyplot()
@@ -87,15 +87,21 @@ def draw(
 
 
 def plain(text: str) -> str:
-    """Text in which no dollar starts a formula."""
+    """Text with dollars escaped, which would start a formula."""
     return text.replace("$", r"\$")
+
+
+def curve_id(curve: Curve) -> str:
+    """The id of a curve's line in an SVG file."""
+    return f"curve:{curve.name}"
 
 
 def _save(figure: Any, out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Without the date the same points give the same file.
-        figure.savefig(out, dpi=200, metadata={"Date": None} if out.suffix == ".svg" else None)
+        # Without date and version the same points give the same file.
+        metadata = {"Date": None, "Creator": None} if out.suffix == ".svg" else None
+        figure.savefig(out, dpi=200, metadata=metadata)
     except OSError as error:
         raise WaitinfoError(f"--out {out}: cannot be written ({error.strerror})") from None
 
@@ -107,13 +113,21 @@ def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool)
         name += f" ({'up to ' if curve.uneven else ''}{curve.runs} runs)"
     if len(curve.points) == 1:
         point = curve.points[0]
-        axes.axhline(point.y, color=colour, linewidth=1, linestyle=(0, (1, 1)), label=name)
+        axes.axhline(
+            point.y,
+            color=colour,
+            linewidth=1,
+            linestyle=(0, (1, 1)),
+            label=name,
+            gid=curve_id(curve),
+        )
         if bands:
             axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
         return
     axes.plot(
         curve.xs, curve.ys, color=colour, marker=MARKS[number % len(MARKS)], markersize=4.5,
         linestyle=DASHES[number % len(DASHES)], linewidth=1.3, label=name, zorder=3,
+        gid=curve_id(curve),
     )  # fmt: skip
     low, high = [p.low for p in curve.points], [p.high for p in curve.points]
     if bands:

@@ -1,4 +1,4 @@
-"""The figures the paper published (its appendix), to lay beside one's own.
+"""The figures that the paper published in its appendix, to compare with.
 
 They are counted in the `paper` profile, with lower-cased tokenised BLEU. Two values of AP that
 repeat the column before them in print are left out.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from waitinfo.evaluation.latency import TIMED, mean_scores
 from waitinfo.streaming.translator import Translator
@@ -88,6 +89,7 @@ def timed_latency(
     return {
         "words_per_second": rate,
         "sentences": len(sources),
+        "threads": torch.get_num_threads(),
         "computation_aware_ms": mean_scores(aware, tuple(TIMED)),
         "ideal_ms": mean_scores(ideal, tuple(TIMED)),
         "ms_per_source_word": float(np.mean(work)),

@@ -112,7 +112,8 @@ def load_model(
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
-    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, Languages.of(config))
+    languages = Languages.read(config, folder / CONFIG)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
 
 
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:

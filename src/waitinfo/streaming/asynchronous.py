@@ -9,10 +9,10 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from types import TracebackType
 
+from waitinfo.streaming.channel import Channel
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.scheduler import HISTORY, Channel, Scheduler
+from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
 
@@ -58,12 +58,7 @@ class AsyncTranslator:
     async def __aenter__(self) -> AsyncTranslator:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 
@@ -135,12 +130,7 @@ class AsyncStream(Handle):
     async def __aenter__(self) -> AsyncStream:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 

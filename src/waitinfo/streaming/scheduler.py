@@ -18,54 +18,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
+from waitinfo.streaming.channel import Channel, Listener, describe
+from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
 HISTORY = 2000  # events, and translated words, that a stream remembers
-
-Listener = Callable[[Sequence["Channel"]], None]
-
-
-class Channel:
-    """What the scheduler keeps of one stream. All of it belongs to the scheduler."""
-
-    def __init__(self, session: Session, k: float, history: int | None) -> None:
-        self.session, self.k = session, k
-        self.listener: Listener | None = None  # called, without the lock, when something changed
-        self.began = time.monotonic()
-        self.slot: int | None = None  # given by the first round
-        self.inbox: list[tuple[float, str | None]] = []  # time and text; None is the end
-        self.events: deque[Event] = deque()  # that nobody has taken yet
-        self.trace: deque[Event] = deque(maxlen=history)
-        self.words: deque[str] = deque(maxlen=history)
-        self.busy = False  # something can be done without more text
-        self.ended = False  # no more text will come
-        self.closed = False  # the slot was given back
-        self.error: str | None = None  # no exception: its frames would keep streams alive
-        self.served_by: object | None = None  # the call that waits for this stream
-
-    @property
-    def over(self) -> bool:
-        """Nothing more will be written."""
-        return self.closed or (self.ended and not self.busy)
-
-    def check(self) -> None:
-        """Raise unless text may be handed in."""
-        if self.error is not None:
-            raise WaitinfoError(f"this stream has failed: {self.error}")
-        if self.ended or self.closed:
-            raise WaitinfoError("this stream has been finished; open another")
-        if self.served_by is not None:
-            raise WaitinfoError("another push of this stream is under way; wait for it first")
-
-
-def describe(error: Exception) -> str:
-    """An error in one line; of an unexpected one with its kind."""
-    kind = "" if isinstance(error, WaitinfoError) else f"{type(error).__name__}: "
-    return f"{kind}{error}"
 
 
 class _Waiter(threading.Condition):
@@ -93,12 +54,7 @@ class Scheduler:
         self._inbox: dict[Channel, None] = {}  # channels with something new, oldest first
         self._leading = False
         self._waiters: dict[Channel, list[_Waiter]] = {}
-        # Of the leader alone. An interrupted round leaves them for the next one.
-        self._arrivals: deque[Channel] = deque()
-        self._by_slot: dict[int, Channel] = {}
-        self._touched: dict[Channel, list[Event]] = {}
-        self._failures: dict[Channel, Exception] = {}
-        self._age = 0.0
+        self._rounds = Rounds(engine)  # of the thread that leads
 
     # Streams
 
@@ -262,16 +218,18 @@ class Scheduler:
             finally:
                 self._leading = False
 
-    # With the lock held
-
     def abort(self, error: Exception) -> None:
         """Fail all streams, because rounds are not possible any more."""
         with self._lock:
-            channels = list(self._by_slot.values())
+            channels = list(self._rounds.channels | set(self._inbox))
             for channel in channels:
                 channel.error = describe(error)
                 self._close(channel)
+            self._rounds.arrivals.clear()
+            self._rounds.take_out()
         self._tell(channels)
+
+    # With the lock held
 
     def _pass_on(self) -> None:
         """Find a thread to lead if nobody does and there is something to do."""
@@ -287,11 +245,7 @@ class Scheduler:
         self._inbox[channel] = None
 
     def _has_work(self) -> bool:
-        return bool(self._inbox or self._abandoned or self._left_over() or self.engine.busy)
-
-    def _left_over(self) -> bool:
-        """Whether an interrupted round left something to do."""
-        return bool(self._arrivals or self._touched or self._failures)
+        return bool(self._inbox or self._abandoned or self._rounds.has_work)
 
     def _close_abandoned(self, leader: bool = False) -> None:
         while self._abandoned:
@@ -304,7 +258,7 @@ class Scheduler:
         channel.closed, channel.busy = True, False
         self._open -= 1
         if leader or not self._leading:
-            self._give_back(channel)
+            self._rounds.give_back(channel)
         else:
             self._inbox[channel] = None
         self._notify(channel)
@@ -333,109 +287,45 @@ class Scheduler:
 
     def _round(self) -> None:
         began = time.monotonic()
-        self._take_arrivals(began)
-        while self._arrivals:
-            self._take_in(self._arrivals[0])
-            self._arrivals.popleft()
-        rows = [self._by_slot[slot] for slot in self.engine.runnable]
-        for channel in rows:
-            self._touched.setdefault(channel, [])
-        read, written = self._advance()
+        rounds = self._rounds
+        age = self._take_arrivals(began)
+        while rounds.arrivals:
+            self._take_in(rounds.arrivals[0])
+            rounds.arrivals.popleft()
+        streams = rounds.run()
         self._publish()
-        stats = RoundStats(
-            seconds=time.monotonic() - began,
-            streams=len(rows),
-            read=read,
-            written=written,
-            queue_age=self._age,
-            open_streams=self._open,
-        )
-        self._observe(lambda: self.observer.round(stats))
+        if streams:
+            stats = RoundStats(
+                seconds=time.monotonic() - began,
+                streams=streams,
+                read=rounds.read,
+                written=rounds.written,
+                queue_age=age,
+                open_streams=self._open,
+            )
+            self._observe(lambda: self.observer.round(stats))
 
-    def _take_arrivals(self, now: float) -> None:
+    def _take_arrivals(self, now: float) -> float:
+        """Note which streams have something new; how long the oldest text has waited."""
         with self._lock:
             self._close_abandoned(leader=True)
-            self._arrivals.extend(self._inbox)
+            self._rounds.arrivals.extend(self._inbox)
+            waiting = [channel.inbox[0][0] for channel in self._inbox if channel.inbox]
             self._inbox.clear()
-            waiting = [channel.inbox[0][0] for channel in self._arrivals if channel.inbox]
-        self._age = now - min(waiting) if waiting else 0.0
+        return now - min(waiting) if waiting else 0.0
 
     def _take_in(self, channel: Channel) -> None:
-        """Hand what is new of a stream to its session and to the engine."""
-        self._touched.setdefault(channel, [])
         if channel.closed:
-            self._give_back(channel)
+            self._rounds.give_back(channel)
             return
         with self._lock:
-            texts, channel.inbox = channel.inbox, []
+            inbox, channel.inbox = channel.inbox, []
             full = len(channel.events) >= self.queue
-        try:
-            for _, text in texts:
-                if text is None:
-                    channel.session.end()
-                else:
-                    channel.session.add(text)
-            if channel.slot is None:
-                channel.slot = self.engine.open(channel.k)
-                self._by_slot[channel.slot] = channel
-            self.engine.set_dial(channel.slot, channel.k)
-            if not full:
-                self.engine.resume(channel.slot)
-            self._feed(channel)
-        except Exception as error:
-            self._failures[channel] = error
-
-    def _feed(self, channel: Channel) -> None:
-        assert channel.slot is not None
-        if (found := channel.session.next_input()) is not None:
-            self.engine.feed(channel.slot, found.tokens, found.complete)
-
-    def _give_back(self, channel: Channel) -> None:
-        if channel.slot is not None:
-            del self._by_slot[channel.slot]
-            self.engine.close(channel.slot)
-            channel.slot = None
-
-    def _advance(self) -> tuple[int, int]:
-        """One round of the engine; the numbers of tokens read and written."""
-        try:
-            read, written = self._record(self.engine.advance())
-        except Exception:
-            # Find out whose fault it is: every stream by itself.
-            read, written = 0, 0
-            for slot in self.engine.runnable:
-                try:
-                    counts = self._record(self.engine.advance([slot]))
-                except Exception as error:
-                    self._failures[self._by_slot[slot]] = error
-                else:
-                    read, written = read + counts[0], written + counts[1]
-        for slot in self.engine.failed:
-            if slot in self._by_slot:
-                self._failures[self._by_slot[slot]] = WaitinfoError(NOT_FINITE)
-        return read, written
-
-    def _record(self, found: Iterable[TokenEvent]) -> tuple[int, int]:
-        """Turn what the engine did into events of the streams."""
-        counts = {"READ": 0, "WRITE": 0}
-        now = time.monotonic()
-        for token in found:
-            counts[token.kind] += 1
-            channel = self._by_slot[token.slot]
-            try:
-                event = channel.session.record(token, now - channel.began)
-                self._touched.setdefault(channel, []).append(event)
-                if token.last:
-                    self.engine.reset(token.slot, channel.k)
-                    self._feed(channel)
-            except Exception as error:
-                self._failures[channel] = error
-        return counts["READ"], counts["WRITE"]
+        self._rounds.take_in(channel, [text for _, text in inbox], hold=full)
 
     def _publish(self) -> None:
         """Give the streams their events, and wake those that waited for them."""
-        touched, self._touched = self._touched, {}
-        failures, self._failures = self._failures, {}
+        touched, failures = self._rounds.take_out()
         with self._lock:
             for channel, events in touched.items():
                 self._deliver(channel, events)
@@ -456,11 +346,10 @@ class Scheduler:
         for event in events:
             if event.kind == "WRITE" and event.word:
                 channel.words.extend(event.word.split())
-        slot = channel.slot
-        channel.busy = bool(channel.inbox) or (slot is not None and self.engine.can_go_on(slot))
+        channel.busy = bool(channel.inbox) or self._rounds.can_go_on(channel)
         full = len(channel.events) >= self.queue
-        if full and slot is not None:
-            self.engine.hold(slot)
+        if full and channel.slot is not None:
+            self.engine.hold(channel.slot)
         if channel.ended and not channel.busy:
             self._close(channel, leader=True)
         elif full or not channel.busy:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
+from waitinfo.streaming.channel import Channel
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.scheduler import Channel, Scheduler
+from waitinfo.streaming.scheduler import Scheduler
 
 
 class Handle:
@@ -89,10 +89,5 @@ class Stream(Handle):
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,10 +11,11 @@ import torch
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.streaming.channel import Channel
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer
-from waitinfo.streaming.scheduler import HISTORY, Channel, Scheduler
+from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import check_dial

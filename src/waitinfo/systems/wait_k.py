@@ -15,20 +15,24 @@ from waitinfo.systems.base import Dial, LossContext, PolicyState, System, System
 @dataclass(frozen=True)
 class WaitKOptions(SystemOptions):
     k: int = 3  # the lag this model is trained for
-    catch_up: int = 0  # c: one more READ after every c written tokens; 0 for none
+    catch_up: int = 0  # c: one more READ after every c written tokens, -c: one fewer; 0 for none
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.k < 1:
             raise WaitinfoError(f"system.k {self.k}: must be at least 1")
-        if self.catch_up < 0:
-            raise WaitinfoError(f"system.catch_up {self.catch_up}: must be 0 or more")
+        if self.catch_up == -1:
+            raise WaitinfoError("system.catch_up -1: would never READ on; give -2 or less, or 0")
 
 
 def lag_path(written: Tensor, k: Tensor | float, catch_up: int = 0) -> Tensor:
-    """Source tokens to read before the next token: k + i - 1, i - 1 being those written (Eq. 3)."""
-    caught_up = written // catch_up if catch_up else 0
-    return written + caught_up + k
+    """Source tokens to read before the next token: k + i - 1, i - 1 being those written (Eq. 3).
+
+    With catch-up c > 0 one more after every c written tokens, for sources longer than targets; with
+    c < 0 one fewer after every -c, for targets longer than sources.
+    """
+    more = written // abs(catch_up) if catch_up else 0
+    return written + (more if catch_up > 0 else -more) + k
 
 
 class WaitK(System):

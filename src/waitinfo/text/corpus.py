@@ -148,7 +148,7 @@ class Corpus:
             raise WaitinfoError(f"{folder / MANIFEST}: damaged ({error})") from None
         if self.manifest.get("format") != FORMAT:
             raise WaitinfoError(f"{folder}: a corpus of another version; prepare it again")
-        self.languages = Languages.of(self.manifest)
+        self.languages = Languages.read(self.manifest, folder / MANIFEST)
         self.vocabulary = Vocabulary.load(folder)
         self.train = self._split("train")
         self.dev = self._split("dev")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
@@ -26,12 +27,15 @@ class Languages:
                 )
 
     @classmethod
-    def of(cls, record: dict[str, Any]) -> Languages:
-        """Those of a model's or corpus's JSON."""
+    def read(cls, record: dict[str, Any], path: Path) -> Languages:
+        """Those in the JSON of a model or corpus."""
         found = record.get("languages") or {}
         if not isinstance(found, dict):
-            raise WaitinfoError(f"languages '{found}': must be an object with source and target")
-        return cls(found.get("source"), found.get("target"))
+            raise WaitinfoError(f"{path}: languages '{found}' must have a source and a target")
+        try:
+            return cls(found.get("source"), found.get("target"))
+        except WaitinfoError as error:
+            raise WaitinfoError(f"{path}: {error}") from None
 
     def entry(self) -> dict[str, dict[str, str]]:
         """The entry for such a JSON: nothing where both are unknown."""

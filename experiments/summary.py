@@ -1,0 +1,235 @@
+"""Draw the tables and pictures in results/ from the points there: `python experiments/summary.py`.
+
+Each points.jsonl becomes a table.md in the form of the paper's appendix and a curves.svg, one of
+each per test set for German-English. Points of several seeds are averaged. The early-stop rate is
+that of the same model at the same dial where it may end before its source does (curves whose name
+ends in -allow). The ablations' table has BLEU at equal latency, that of the runs with the norm
+before the sublayers and that of the ablations on Multi30k have a row for every seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
+from waitinfo.evaluation.plot import draw
+from waitinfo.evaluation.points import Point, read_points, select
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+COLUMNS = ("paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "word.AL", "word.LAAL")
+HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early stop, if allowed")
+ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
+         "gsimt", "wait-info")  # fmt: skip
+ALLOW, CATCH_UP = "-allow", "-catch-up"
+SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
+ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
+SEED_AL = range(3, 9)
+SETS = ("newstest2015", "europarl.test", "europarl.test-german")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Curves of BLEU against Average Lagging."""
+
+    curves: list[Curve]
+    title: str
+    bands: bool = False  # the spread of several seeds
+
+    def draw(self, out: Path) -> None:
+        draw(self.curves, "paper.AL", "BLEU", out, self.title, labels=False, bands=self.bands)
+
+
+Output = str | Picture
+
+
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [row(heads), "|---" * len(heads) + "|", *map(row, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def place(name: str) -> tuple[int, str]:
+    """Systems in the paper's order, then others by name."""
+    return (ORDER.index(name) if name in ORDER else len(ORDER)), name
+
+
+def by_name(points: Iterable[Point], x: str = "paper.AL") -> dict[str, Curve]:
+    return {curve.name: curve for curve in make_curves(points, x, "BLEU")}
+
+
+# Every point of a test set
+
+
+def mean(point: CurvePoint, axis: str) -> float:
+    values = [found for p in point.points if (found := value(p, axis)) is not None]
+    return sum(values) / len(values)
+
+
+def setting(point: CurvePoint) -> str:
+    """What the model was trained and decoded with, except for how it may end."""
+    settings = point.points[0]["settings"]
+    return json.dumps([settings["options"], settings["k"]])
+
+
+def all_points(curves: dict[str, Curve]) -> str:
+    rows = []
+    for name in sorted((n for n in curves if not n.endswith(ALLOW)), key=place):
+        ends = {setting(p): p for p in curves.get(name + ALLOW, Curve("", [])).points}
+        for point in curves[name].points:
+            allowed = ends.get(setting(point))
+            cells = [f"{mean(point, column):.2f}" for column in COLUMNS]
+            early = "" if allowed is None else f"{100 * mean(allowed, 'early_stop'):.1f}%"
+            rows.append([name, point.label, *cells, early, str(len(point.points))])
+    return table(["system", "dial", *HEADS, "seeds"], rows)
+
+
+def picture(curves: dict[str, Curve], title: str) -> Picture:
+    shown = [n for n in sorted(curves, key=place) if not n.endswith(ALLOW) and n != "full-beam5"]
+    shown.sort(key=lambda name: name != "wait-info")  # the first colour and mark
+    return Picture([curves[name] for name in shown], title)
+
+
+# The experiments
+
+
+def multi30k(results: Path) -> dict[str, Output]:
+    curves = by_name(read_points([results / "multi30k" / "points.jsonl"]))
+    measured = json.loads((results / "multi30k" / "measurements.json").read_text("utf-8"))
+    cost = measured["cost"]
+    rows = [
+        [name, f"{found['seconds_per_1000_updates']:.1f}", f"{found['relative']:.2f}"]
+        for name, found in cost["systems"].items()
+    ]
+    title = f"\nTraining cost, {cost['device']} (`benchmarks/training_cost.py`):\n\n"
+    costs = table(["system", "seconds per 1,000 updates", "relative to wait-k"], rows)
+    return {
+        "multi30k/table.md": all_points(curves) + title + costs,
+        "multi30k/curves.svg": picture(curves, "Multi30k German → English, test 2016"),
+    }
+
+
+def de_en(results: Path) -> dict[str, Output]:
+    """The German part was scored with the packed models of wait-info only."""
+    points = read_points([results / "de-en" / "points.jsonl"])
+    packed = read_points([results / "de-en-packed" / "points.jsonl"])
+    found: dict[str, Output] = {}
+    for name in SETS:
+        here = select(points, [f"set={name}"])
+        if name == "europarl.test-german":
+            here += select(packed, [f"set={name}"])
+        curves = by_name(here)
+        found[f"de-en/table.{name}.md"] = all_points(curves)
+        found[f"de-en/curves.{name}.svg"] = picture(curves, f"German → English, {name}")
+    return found
+
+
+def ablations(results: Path) -> dict[str, Output]:
+    """BLEU at equal AL, and its mean distance to multipath's there and at equal DAL."""
+    points = select(read_points([results / "de-en-ablations" / "points.jsonl"]), ["seed=1"])
+    by_al, by_dal = (
+        {name: [curve.at(x) for x in at] for name, curve in by_name(points, axis).items()}
+        for axis, at in (("paper.AL", ABLATION_AL), ("paper.DAL", ABLATION_DAL))
+    )
+    rows = []
+    for name, found in sorted(by_al.items(), key=lambda item: place(item[0])):
+        gaps = (
+            f"{np.subtract(scores[name], scores['multipath']).mean():+.2f}"
+            for scores in (by_al, by_dal)
+        )
+        rows.append([name, *(f"{score:.2f}" for score in found), *gaps])
+    heads = ["AL", *map(str, ABLATION_AL), "over AL", "over DAL"]
+    return {"de-en-ablations/table.md": table(heads, rows)}
+
+
+def norm_before(results: Path) -> dict[str, Output]:
+    points = read_points([results / "multi30k-norm-before" / "points.jsonl"])
+    groups: dict[tuple[str, int], list[Point]] = defaultdict(list)
+    for point in points:
+        groups[point["name"], point["seed"]].append(point)
+    rows = [
+        [name, str(seed), *(seed_cell(point, axis) for axis in SEED_COLUMNS)]
+        for name, seed in sorted(groups)
+        for point in sorted(groups[name, seed], key=lambda p: p["paper"]["AL"])
+    ]
+    heads = ["system", "seed", *(axis.removeprefix("paper.") for axis in SEED_COLUMNS)]
+    curves = by_name(points)
+    shown = [curves[name] for name in ("wait-info", "full", "wait-k", "multipath")]
+    title = "Multi30k German → English, test 2016, norm before the sublayers"
+    return {
+        "multi30k-norm-before/table.md": table(heads, rows),
+        "multi30k-norm-before/curves.svg": Picture(shown, title, bands=True),
+    }
+
+
+def en_vi(results: Path) -> dict[str, Output]:
+    """The full-sentence model did not learn to translate: it is in the table only."""
+    curves = by_name(read_points([results / "en-vi" / "points.jsonl"]))
+    systems = {name: curve for name, curve in curves.items() if CATCH_UP not in name}
+    others = {name: curve for name, curve in curves.items() if CATCH_UP in name}
+    title = "\nThe same weights decoded by wait-k with catch-up:\n\n"
+    shown = {name: curve for name, curve in systems.items() if not name.startswith("full")}
+    return {
+        "en-vi/table.md": all_points(systems) + title + all_points(others),
+        "en-vi/curves.svg": picture(shown, "English → Vietnamese, TED tst2013"),
+    }
+
+
+def multi30k_ablations(results: Path) -> dict[str, Output]:
+    points = read_points([results / "multi30k-ablations" / "points.jsonl"])
+    groups: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        if not point["name"].endswith(ALLOW):
+            groups[point["name"]][point["seed"]].append(point)
+    whole, streamed = [], []
+    for name, seeds in sorted(groups.items(), key=lambda item: place(item[0])):
+        if name.startswith("full"):
+            scores = [found["quality"]["BLEU"] for seed in sorted(seeds) for found in seeds[seed]]
+            whole.append([name, *(f"{score:.2f}" for score in (*scores, np.mean(scores)))])
+            continue
+        at = {s: [by_name(found)[name].at(x) for x in SEED_AL] for s, found in seeds.items()}
+        rows = {**{str(seed): at[seed] for seed in sorted(at)}, "mean": np.mean([*at.values()], 0)}
+        for seed, found in rows.items():
+            streamed.append([name, seed, *(f"{score:.2f}" for score in found)])
+    heads = ["system", *(f"seed {seed}" for seed in sorted(groups["full"])), "mean"]
+    by_al = table(["AL", "seed", *map(str, SEED_AL)], streamed)
+    return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
+
+
+def seed_cell(point: Point, axis: str) -> str:
+    found = value(point, axis)
+    if found is None:
+        return ""
+    if axis == "k":
+        return f"{found:.3g}"
+    return f"{100 * found:.1f}%" if axis == "early_stop" else f"{found:.2f}"
+
+
+def outputs(results: Path = RESULTS) -> dict[str, Output]:
+    """Every table and picture by its path under results/."""
+    found: dict[str, Output] = {}
+    for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi):
+        found |= experiment(results)
+    return found
+
+
+def main() -> None:
+    for name, output in outputs().items():
+        if isinstance(output, Picture):
+            output.draw(RESULTS / name)
+        else:
+            (RESULTS / name).write_text(output, "utf-8")
+        print(name)
+
+
+if __name__ == "__main__":
+    main()

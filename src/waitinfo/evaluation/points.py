@@ -1,0 +1,169 @@
+"""Points: the JSON that one evaluation leaves, how points are told apart, read and selected.
+
+A file holds one point (`.json`) or one point a line (`.jsonl`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from waitinfo.errors import WaitinfoError, unknown
+
+FORMAT = 2  # of a point's JSON
+PARTS = ("name", "settings", "quality", "paper", "word", "test", "model")  # that every point has
+LINES = ".jsonl"  # suffix of a file with one point a line
+Point = dict[str, Any]
+
+# What points can be selected by. The last three are part of the settings.
+FIELDS = ("set", "run", "seed", "name", "system", "k", "label", "ending", "beam", "dtype")
+IN_SETTINGS = ("ending", "beam", "dtype")
+PACKED = (".gz", ".xz", ".zst")
+
+
+def is_point(value: Any) -> bool:
+    """Whether a JSON value is a point of this format."""
+    return (
+        isinstance(value, dict)
+        and value.get("format") == FORMAT
+        and all(part in value for part in PARTS)
+    )
+
+
+def set_name(file: str) -> str:
+    """The name of a test set: its source file's without the language, as in newstest2015.de.xz."""
+    path = PurePath(file)
+    if path.suffix in PACKED:
+        path = path.with_suffix("")
+    return path.stem
+
+
+@dataclass(frozen=True)
+class PointKey:
+    """What tells points apart: no two points of one file have the same key."""
+
+    name: str  # of the curve
+    k: float | None
+    run: str | None = None
+    seed: int | None = None
+    set: str = ""
+
+    @classmethod
+    def of(cls, point: Point) -> PointKey:
+        return cls(*(point[part] for part in ("name", "k", "run", "seed", "set")))
+
+    @property
+    def stem(self) -> str:
+        """Curve and dial value, as `wait-info-3`: tells the points of one run and set apart."""
+        return self.name if self.k is None else f"{self.name}-{self.k:g}"
+
+    @property
+    def full_stem(self) -> str:
+        """The same with test set, run and seed before it."""
+        parts = (self.set, self.run, self.seed, self.stem)
+        return ".".join(str(part) for part in parts if part is not None)
+
+
+def complete(point: Point) -> Point:
+    """A point as read, with the fields that older versions did not write."""
+    name = set_name(point["test"]["source"].get("file", ""))
+    settings = {"dtype": "float32", **point["settings"]}
+    return {"run": None, "seed": None, "set": name, **point, "settings": settings}
+
+
+def parse(text: str) -> Point | None:
+    """The point that a JSON text is; None where it is anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return complete(value) if is_point(value) else None
+
+
+def point_texts(path: Path) -> list[str]:
+    """The JSON texts in a file: all of it, or one a line."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise WaitinfoError(f"{path}: cannot be read ({error})") from None
+    if path.suffix != LINES:
+        return [text]
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def read_file(path: Path) -> list[Point]:
+    """All points of one file; raise where it holds anything else."""
+    points = [parse(text) for text in point_texts(path)]
+    if None in points:
+        place = f"{path}, line {points.index(None) + 1}" if path.suffix == LINES else str(path)
+        raise WaitinfoError(f"{place}: not a point written by waitinfo evaluate")
+    return [point for point in points if point is not None]
+
+
+def read_points(paths: Sequence[Path]) -> list[Point]:
+    """All points in files and folders, however deep; other files in folders are ignored.
+
+    Each point has the file it came from as `path`.
+    """
+    found: dict[Path, list[Point]] = {}  # each file once, however often it is named
+    for path in paths:
+        if not path.exists():
+            raise WaitinfoError(f"{path}: no such results")
+        files = _files(path) if path.is_dir() else {path.resolve(): read_file(path)}
+        if not any(files.values()):
+            raise WaitinfoError(f"{path}: holds no points; waitinfo evaluate writes them")
+        found |= files
+    return [{**point, "path": path} for path, points in found.items() for point in points]
+
+
+def _files(folder: Path) -> dict[Path, list[Point]]:
+    """The points of every file in a folder."""
+    found: dict[Path, list[Point]] = {}
+    for path in sorted(folder.rglob("*.json*")):
+        if path.suffix not in (".json", LINES) or path.name.startswith(".") or path.is_dir():
+            continue
+        with contextlib.suppress(WaitinfoError):
+            points = map(parse, point_texts(path))
+            found[path.resolve()] = [point for point in points if point is not None]
+    return found
+
+
+# Selecting
+
+
+def select(points: Iterable[Point], conditions: Sequence[str]) -> list[Point]:
+    """Points that fulfil all conditions, as `set=newstest2015` or `run=wait-info,multipath`."""
+    chosen = list(points)
+    for condition in conditions:
+        field, equals, values = condition.partition("=")
+        if not equals:
+            raise WaitinfoError(f"--where {condition}: give FIELD=VALUE, as set=newstest2015")
+        if field not in FIELDS:
+            raise unknown("--where field", field, FIELDS)
+        wanted = values.split(",")
+        known = sorted({_text(point, field) for point in chosen})
+        for value in wanted:
+            if value not in known:
+                raise unknown(f"--where {field}", value, known)
+        chosen = [point for point in chosen if _text(point, field) in wanted]
+    return chosen
+
+
+def _text(point: Point, field: str) -> str:
+    """A field's value as it is typed."""
+    value = (point["settings"] if field in IN_SETTINGS else point).get(field)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def sets_of(points: Iterable[Point]) -> dict[tuple[str, str], str]:
+    """The test sets that points were scored on: names by checksums of source and reference."""
+    return {
+        (point["test"]["source"]["sha256"], point["test"]["reference"]["sha256"]): point["set"]
+        for point in points
+    }

@@ -1,0 +1,117 @@
+"""Rounds: from the text of all streams to their events.
+
+Belongs to the thread that leads. What a round has not delivered yet, because it was interrupted,
+stays here for the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.channel import Channel
+from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
+from waitinfo.streaming.event import Event
+
+
+class Rounds:
+    """The sessions of all streams and the engine that they share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.by_slot: dict[int, Channel] = {}
+        self.arrivals: deque[Channel] = deque()  # streams with something new
+        self.events: dict[Channel, list[Event]] = {}  # of all streams that took part
+        self.failures: dict[Channel, Exception] = {}
+        self.read = self.written = 0  # tokens of this round
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.arrivals or self.events or self.failures or self.engine.busy)
+
+    @property
+    def channels(self) -> set[Channel]:
+        """Every stream that has a slot or waits for one."""
+        return {*self.by_slot.values(), *self.arrivals, *self.events}
+
+    def run(self) -> int:
+        """One round of the engine; the number of streams that took part."""
+        rows = self.engine.runnable
+        for slot in rows:
+            self.events.setdefault(self.by_slot[slot], [])
+        self.read = self.written = 0
+        try:
+            self._record(self.engine.advance())
+        except Exception:
+            self._run_one_by_one()
+        for slot in self.engine.failed:
+            if slot in self.by_slot:
+                self.failures[self.by_slot[slot]] = WaitinfoError(NOT_FINITE)
+        return len(rows)
+
+    def _run_one_by_one(self) -> None:
+        """Find the streams that make a round fail."""
+        for slot in self.engine.runnable:
+            try:
+                self._record(self.engine.advance([slot]))
+            except Exception as error:
+                self.failures[self.by_slot[slot]] = error
+
+    def take_in(self, channel: Channel, texts: Iterable[str | None], hold: bool) -> None:
+        """Hand what is new of a stream to its session and to the engine; None ends the text."""
+        self.events.setdefault(channel, [])
+        try:
+            for text in texts:
+                if text is None:
+                    channel.session.end()
+                else:
+                    channel.session.add(text)
+            if channel.slot is None:
+                channel.slot = self.engine.open(channel.k)
+                self.by_slot[channel.slot] = channel
+            self.engine.set_dial(channel.slot, channel.k)
+            if not hold:
+                self.engine.resume(channel.slot)
+            self._feed(channel)
+        except Exception as error:
+            self.failures[channel] = error
+
+    def _feed(self, channel: Channel) -> None:
+        assert channel.slot is not None
+        if (found := channel.session.next_input()) is not None:
+            self.engine.feed(channel.slot, found.tokens, found.complete)
+
+    def give_back(self, channel: Channel) -> None:
+        """Free the slot of a stream, if it has one."""
+        if channel.slot is not None:
+            del self.by_slot[channel.slot]
+            self.engine.close(channel.slot)
+            channel.slot = None
+
+    def can_go_on(self, channel: Channel) -> bool:
+        """Whether a stream has something to do without more text."""
+        return channel.slot is not None and self.engine.can_go_on(channel.slot)
+
+    def take_out(self) -> tuple[dict[Channel, list[Event]], dict[Channel, Exception]]:
+        """The events of all streams that took part, and the errors of those that failed."""
+        found = self.events, self.failures
+        self.events, self.failures = {}, {}
+        return found
+
+    def _record(self, tokens: Iterable[TokenEvent]) -> None:
+        """Turn what the engine did into events of the streams."""
+        now = time.monotonic()
+        for token in tokens:
+            self.read += token.kind == "READ"
+            self.written += token.kind == "WRITE"
+            channel = self.by_slot[token.slot]
+            try:
+                event = channel.session.record(token, now - channel.began)
+                self.events.setdefault(channel, []).append(event)
+                if token.last:
+                    self.engine.reset(token.slot, channel.k)
+                    self._feed(channel)
+            except Exception as error:
+                self.failures[channel] = error

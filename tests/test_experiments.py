@@ -1,0 +1,190 @@
+"""Experiments: their definitions fit the command line and the results, and a small one runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from tests.conftest import toy_pairs
+from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.commands import app
+from waitinfo.evaluation.points import read_file, read_points
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+runner = load_script("run")
+
+
+def commands_of(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> list[list[str]]:
+    """Arguments of every waitinfo command of an experiment."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(runner.Runner, "call", lambda self, command, log: found.append(command))
+    monkeypatch.setattr(
+        sys, "argv", ["run.py", name, "DATA", "WORK", "RESULTS", "--dry-run", *options]
+    )
+    runner.main()
+    return [command[3:] for command in found if command[:3] == runner.WAITINFO]
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """Options of a command as the command line reads them; an unknown one is an error."""
+    verb, *rest = expand_lists(arguments)
+    commands: Any = typer.main.get_command(app)
+    return commands.commands[verb].make_context(verb, rest).params
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_is_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = commands_of(name, monkeypatch)
+    assert {command[0] for command in commands} >= {"prepare", "train", "evaluate"}
+    for command in commands:
+        options = parsed(command)
+        if command[0] == "train":
+            assert options["config"].exists() and options["set_"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_points_in_results_are_those_of_the_experiment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every point of the first seed comes from one of the commands."""
+    made: set[tuple[Any, ...]] = set()
+    for command in commands_of(name, monkeypatch):
+        if command[0] == "evaluate":
+            o = parsed(command)
+            dials = [float(k) for k in o["k"].split(",")] if o["k"] else [None]
+            for k in dials:
+                made.add((o["run_name"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
+                          o["label"]))  # fmt: skip
+    without_dial = {key[:3] for key in made if key[3] is None}
+    points = read_file(ROOT / "results" / name / "points.jsonl")
+    for point in points:
+        if point["seed"] in (None, 1):
+            start = point["run"], point["name"], point["set"]
+            k = None if start in without_dial else point["k"]
+            end = point["settings"]["ending"], point["settings"]["beam"], point.get("label")
+            assert (*start, k, *end) in made
+
+
+def test_the_training_settings_in_results_are_those_of_the_experiment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = (ROOT / "results/de-en-ablations/runs.jsonl").read_text("utf-8").splitlines()
+    recorded = {run["run"]: run for run in map(json.loads, lines) if run["seed"] == 1}
+    trained = [c for c in commands_of("de-en-ablations", monkeypatch) if c[0] == "train"]
+    assert len(trained) == len(recorded)
+    for command in trained:
+        options = parsed(command)
+        settings = recorded[re.sub(r"-1$", "", options["out"].name)]["settings"]
+        assert settings["system"]["name"] == options["system"]
+        for given in options["set_"]:
+            path, value = given.split("=")
+            section, key = path.split(".")
+            assert str(settings[section][key]).lower().removesuffix(".0") == value, given
+
+
+def write_text(folder: Path, name: str, count: int, seed: int) -> None:
+    pairs = toy_pairs(count, seed)
+    for number, side in enumerate(("aa", "bb")):
+        text = "".join(f"{pair[number]}\n" for pair in pairs)
+        (folder / f"{name}.{side}").write_text(text, "utf-8")
+
+
+EXPERIMENT = """
+languages = ["aa", "bb"]
+recipe = "{folder}/recipe.toml"
+corpus = "toy"
+sets = ["test", "head"]
+runs = [{{ run = "small", system = "wait-info", score = "dials", settings = ["system.k_max=4"] }}]
+[[make]]
+file = "head.aa"
+command = "for s in aa bb; do head -n 3 {{data}}/test.$s > {{work}}/head.$s; done"
+[corpora.toy]
+train = ["train"]
+dev = ["dev"]
+exclude = ["test"]
+options = ["--vocab", "words:1"]
+[scores]
+dials = [
+    {{ name = "{{curve}}", k = "1,3" }},
+    {{ name = "{{curve}}-allow", k = "1", ending = "allow", sets = ["test"] }},
+]
+"""
+RECIPE = """
+size = "tiny"
+[training]
+updates = 4
+batch_tokens = 256
+validate_every = 4
+validate_sentences = 5
+log_every = 2
+warmup = 2
+"""
+
+
+def test_a_small_experiment_from_text_to_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data, work, results = (tmp_path / name for name in ("data", "work", "results"))
+    data.mkdir()
+    for number, (name, count) in enumerate((("train", 60), ("dev", 10), ("test", 6))):
+        write_text(data, name, count, number)
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "toy.toml").write_text(EXPERIMENT.format(folder=tmp_path))
+    calls: list[str] = []
+    real = runner.Runner.call
+
+    def in_process(self: Any, command: list[str], log: str) -> None:
+        """As the real one, without starting Python anew for each command."""
+        calls.append(command[3] if command[:3] == runner.WAITINFO else "make")
+        if calls[-1] == "make":
+            real(self, command, log)
+            return
+        with pytest.raises(SystemExit) as stop:
+            main(command[3:])
+        assert not stop.value.code, capfd.readouterr().err
+
+    monkeypatch.setattr(runner.Runner, "call", in_process)
+    arguments = [str(tmp_path / "toy.toml"), str(data), str(work), str(results)]
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments, "--device", "cpu", "--seed", "7"])
+    runner.main()
+    assert calls == ["make", "prepare", "train", *["evaluate"] * 3]
+    found = {(p["set"], p["name"], p["k"], p["run"], p["seed"]) for p in read_points([results])}
+    assert found == {
+        ("test", "small", 1, "small", 7), ("test", "small", 3, "small", 7),
+        ("test", "small-allow", 1, "small", 7),
+        ("head", "small", 1, "small", 7), ("head", "small", 3, "small", 7),
+    }  # fmt: skip
+    (line,) = (results / "runs.jsonl").read_text().splitlines()
+    run = json.loads(line)
+    assert (run["run"], run["seed"], run["last"]["update"]) == ("small", 7, 4)
+    assert run["validations"][-1]["update"] == 4 and run["settings"]["system"]["k_max"] == 4
+    before = (results / "points.jsonl").read_bytes()
+    calls.clear()
+    runner.main()  # everything is there: points are only looked at
+    assert calls == ["evaluate"] * 3 and (results / "points.jsonl").read_bytes() == before
+
+
+def test_a_failing_command_ends_the_experiment(tmp_path: Path) -> None:
+    failing = runner.Runner({}, tmp_path, tmp_path, tmp_path)
+    with pytest.raises(SystemExit, match=r"failed \(see .*x\.log\): bash -c 'exit 3'"):
+        failing.call(["bash", "-c", "exit 3"], "x.log")

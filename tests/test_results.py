@@ -1,0 +1,210 @@
+"""results/ is what its points say: tables, pictures and the comparisons on the pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.test_experiments import load_script
+from waitinfo.evaluation.curves import Curve, make_curves
+from waitinfo.evaluation.plot import curve_id
+from waitinfo.evaluation.points import PointKey, read_file, read_points, select
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, Any]:
+    return load_script("summary").outputs()
+
+
+def drawn_files(suffix: str) -> set[str]:
+    return {
+        str(path.relative_to(RESULTS))
+        for path in RESULTS.rglob(f"*{suffix}")
+        if path.name != "README.md"
+    }
+
+
+def test_every_table_is_that_of_the_points(outputs: dict[str, Any]) -> None:
+    tables = {name: text for name, text in outputs.items() if isinstance(text, str)}
+    assert set(tables) == drawn_files(".md")
+    for name, text in tables.items():
+        assert (RESULTS / name).read_text("utf-8") == text, f"{name}: run `make results`"
+
+
+# Pictures are compared by what they show, whichever version of matplotlib drew them: the lines in
+# the file are those of the points, but for one change of scale for all of them.
+
+
+def drawn_lines(path: Path) -> dict[str, np.ndarray]:
+    """By id: the corners of each curve's line, in the picture's units."""
+    found = {}
+    for group in ElementTree.parse(path).getroot().iter(f"{SVG}g"):
+        name = group.get("id", "")
+        if name.startswith("curve:"):
+            line = group.find(f"{SVG}path")
+            assert line is not None
+            numbers = re.findall(r"-?\d+(?:\.\d+)?", line.get("d", ""))
+            found[name] = np.array(numbers, dtype=float).reshape(-1, 2)
+    return found
+
+
+def misfit(picture: list[float], data: list[float]) -> float:
+    """Largest distance, in the picture's units, left by the best linear map of data to it."""
+    matrix = np.stack([data, np.ones(len(data))], axis=1)
+    solution, *_ = np.linalg.lstsq(matrix, np.array(picture), rcond=None)
+    return float(np.abs(matrix @ solution - picture).max())
+
+
+def picture_misfit(path: Path, curves: list[Curve]) -> float:
+    lines = drawn_lines(path)
+    assert set(lines) == {curve_id(curve) for curve in curves}, "other curves are drawn"
+    shown: list[list[float]] = [[], []]
+    wanted: list[list[float]] = [[], []]
+    for curve in curves:
+        line = lines[curve_id(curve)]
+        if len(curve.points) == 1:  # a level, drawn across
+            shown[1] += list(line[:, 1])
+            wanted[1] += curve.ys * len(line)
+            continue
+        assert len(line) == len(curve.points), f"{curve.name}: another number of points"
+        for axis, values in enumerate((curve.xs, curve.ys)):
+            shown[axis] += list(line[:, axis])
+            wanted[axis] += values
+    return max(misfit(shown[axis], wanted[axis]) for axis in (0, 1))
+
+
+TOLERANCE = 0.01  # points of a picture 475 wide: a BLEU of 0.0005
+
+
+def test_every_picture_is_that_of_the_points(outputs: dict[str, Any]) -> None:
+    pictures = {name: made for name, made in outputs.items() if not isinstance(made, str)}
+    assert set(pictures) == drawn_files(".svg")
+    for name, made in pictures.items():
+        assert picture_misfit(RESULTS / name, made.curves) < TOLERANCE, (
+            f"{name}: run `make results`"
+        )
+        text = (RESULTS / name).read_text("utf-8")
+        assert made.title in text and all(f">{curve.name}" in text for curve in made.curves)
+
+
+def test_an_altered_point_is_noticed(outputs: dict[str, Any], tmp_path: Path) -> None:
+    """One score of one point of each experiment is changed by 0.05 BLEU."""
+    altered = tmp_path / "results"
+    shutil.copytree(RESULTS, altered)
+    for experiment, run in (
+        ("multi30k", "wait-k-5"), ("multi30k-norm-before", "wait-info"), ("de-en", "multipath"),
+        ("de-en-ablations", "no-floor"), ("en-vi", "multipath"),
+        ("multi30k-ablations", "wait-info"),
+    ):  # fmt: skip
+        path = altered / experiment / "points.jsonl"
+        points = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for point in points:
+            if point["run"] == run and point["k"] == 5 and not point["name"].endswith("-allow"):
+                point["quality"]["BLEU"] += 0.05
+        path.write_text("".join(json.dumps(point) + "\n" for point in points), "utf-8")
+    changed = load_script("summary").outputs(altered)
+    assert set(changed) == set(outputs)
+    for name, made in changed.items():
+        if isinstance(made, str):
+            assert made != outputs[name], name
+        else:
+            assert picture_misfit(RESULTS / name, made.curves) > TOLERANCE, name
+
+
+# Comparisons on the pages: a command, and after it a table with its figures.
+
+
+def comparisons() -> list[tuple[str, str, str]]:
+    """Page, command and table of every comparison."""
+    found = []
+    for page in sorted(RESULTS.glob("*/README.md")):
+        pattern = r"^    waitinfo compare (results/.*)\n\n((?:\|.*\n)+)"
+        for command, table in re.findall(pattern, page.read_text("utf-8"), re.MULTILINE):
+            found.append((page.parent.name, command, table))
+    return found
+
+
+def curves_of(command: str) -> tuple[dict[str, Curve], list[float]]:
+    """The curves that a command compares, and the latencies it asks for."""
+    words = shlex.split(command)
+    paths = [ROOT / word for word in words if word.startswith("results/")]
+    options = [(a, b) for a, b in pairwise(words) if a.startswith("--")]
+    named = dict(options)
+    points = select(read_points(paths), [b for a, b in options if a == "--where"])
+    curves = make_curves(points, named.get("--x", "paper.AL"), "BLEU")
+    return {curve.name: curve for curve in curves}, [float(x) for x in named["--at"].split(",")]
+
+
+@pytest.mark.parametrize(("page", "command", "table"), comparisons(), ids=lambda text: text[:40])
+def test_comparisons_on_the_pages(page: str, command: str, table: str) -> None:
+    curves, grid = curves_of(command)
+    head, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
+    ]
+    assert [float(cell) for cell in head[1 : len(grid) + 1]] == grid
+    for title, *cells in rows:
+        name = title.split("`")[1] if "`" in title else title
+        values = (curves[name].at(x) for x in grid)
+        assert cells[: len(grid)] == ["" if v is None else f"{v:.1f}" for v in values], name
+
+
+def test_the_scores_on_the_bundled_models_card() -> None:
+    """BLEU, AL and LAAL at every K on three test sets."""
+    card = (ROOT / "src/waitinfo/models/de-en/README.md").read_text("utf-8")
+    written = re.findall(r"^\| (\d+) \| (.*) \|$", card, re.MULTILINE)
+    assert [int(k) for k, _ in written] == list(range(1, 16))
+    points = select(
+        read_points([RESULTS / "de-en", RESULTS / "de-en-packed"]), ["name=wait-info-small"]
+    )
+    for k, cells in written:
+        at = {p["set"]: p for p in reversed(select(points, [f"k={k}"]))}  # float32 where there is
+        sets = [at[name] for name in ("newstest2015", "europarl.test", "europarl.test-german")]
+        values = (
+            v for p in sets for v in (p["quality"]["BLEU"], p["paper"]["AL"], p["word"]["LAAL"])
+        )
+        assert cells.split(" | ") == [f"{v:.1f}" for v in values], k
+
+
+def test_all_comparisons_are_found() -> None:
+    assert len(comparisons()) == 8
+
+
+# What belongs in results/
+
+
+def test_points_are_whole_and_told_apart() -> None:
+    files = sorted(RESULTS.rglob("points.jsonl"))
+    assert len(files) == 8
+    for path in files:
+        keys = [PointKey.of(point) for point in read_file(path)]
+        assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path
+
+
+def test_every_run_with_points_has_its_training() -> None:
+    for path in RESULTS.rglob("runs.jsonl"):
+        runs = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        trained = {(run["run"], run["seed"]) for run in runs}
+        scored = {(p["run"], p["seed"]) for p in read_file(path.with_name("points.jsonl"))}
+        assert scored == trained and len(runs) == len(trained), path
+        for run in runs:
+            assert run["last"]["loss"] > 0 and run["validations"][-1]["bleu"] > 0
+
+
+def test_results_hold_pages_and_figures_only() -> None:
+    kinds = ("README.md", "points.jsonl", "runs.jsonl", "measurements.json", ".svg", ".md")
+    for path in RESULTS.rglob("*"):
+        assert path.is_dir() or path.name.endswith(kinds), path
+        assert not path.is_dir() or (path / "README.md").exists(), path
