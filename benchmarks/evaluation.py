@@ -1,10 +1,10 @@
-"""What part of an evaluation is not the model: scoring, word traces, logs.
+"""The share of an evaluation that is not the model: scoring, word traces, logs.
 
     python benchmarks/evaluation.py --sentences 1000 --dials 1,2,3,4,5,6,7,8
 
-Translates real German sentences (examples/data) with a model of the given size. Its weights are
-random, but its end-of-sentence is steered so that translations are as long as real ones: how long
-a step takes does not depend on what the weights have learned. Prints a table, and JSON with --out.
+Translates real German sentences (examples/data) with a model of the given size. The weights are
+random, which does not change the time of a step. End-of-sentence is forced, so that translations
+have a realistic length. Prints a table, and writes JSON with --out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-
 
 
 class SteeredWaitInfo(WaitInfo):
-    """Wait-info whose untrained model ends a sentence when a real one would: at its own length."""
+    """Wait-info that ends each translation at the length of its source, for untrained models."""
 
     def accept(self, state: PolicyState, step):  # type: ignore[no-untyped-def]
         over = state.complete & (state.written >= state.read)
@@ -45,8 +45,8 @@ class SteeredWaitInfo(WaitInfo):
         return super().accept(state, step)
 
 
-class Keeping:
-    """Measures what it takes to keep every finished sentence for the case of an interruption."""
+class PartialTimer:
+    """Measures the time spent saving finished sentences in case of an interruption."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--size", default="small", choices=SIZES)
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--words", type=int, default=20, help="words a sentence, by joining")
+    parser.add_argument("--words", type=int, default=20, help="minimum words per joined sentence")
     parser.add_argument("--dials", default="1,2,3,4,5,6,7,8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -100,14 +100,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
     fingerprint(loaded.folder)
     set_up = time.monotonic() - began
     output = FolderOutput(folder / "results")
-    kept = Keeping()
+    saving = PartialTimer()
     began = time.monotonic()
     points = [
         evaluate_point(evaluation, Decoding(float(k)), output, progress=Lines())
         for k in arguments.dials.split(",")
     ]
     whole = time.monotonic() - began + set_up
-    translating = sum(point["seconds"]["translating"] for point in points) - kept.seconds
+    translating = sum(point["seconds"]["translating"] for point in points) - saving.seconds
     return {
         "machine": platform.processor() or platform.machine(),
         "threads": arguments.threads,
@@ -117,7 +117,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
         "source_tokens": sum(map(len, evaluation.tokenized)),
         "dials": arguments.dials,
         "translating": translating,
-        "keeping_partial_results": kept.seconds,
+        "keeping_partial_results": saving.seconds,
         "scoring_and_logging": sum(p["seconds"]["scoring_and_logging"] for p in points),
         "set_up": set_up,
         "seconds": whole,
@@ -126,7 +126,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict:
 
 
 def joined(folder: Path, sentences: int, words: int) -> TestSet:
-    """Test sentences of the wanted length, several short ones in a line."""
+    """Build test sentences of at least `words` words by joining short ones."""
     lines: list[list[str]] = [[], []]
     parts: list[list[str]] = [[], []]
     pairs = [line.split("\t")[:2] for line in PAIRS.read_text("utf-8").splitlines()]

@@ -1,11 +1,11 @@
-"""Memory and time of one loss and backward pass of gsimt, against band and group size.
+"""Memory and time of one loss and backward pass of gsimt, by band and group size.
 
 python benchmarks/gsimt_memory.py [--size base] [--batch 32] [--length 60] [--out FILE.json]
 
-Sentences of one length on both sides, random tokens. Band 0 is the whole lattice. The first line is
-wait-k on the same batch; the last computes the whole lattice at once and keeps everything, as plain
-automatic differentiation would. The memory is what the pass adds to that of the weights, at
-its highest: on a GPU by its allocator, on a CPU by the process, each case in one of its own.
+All sentences have the same length and random tokens. Band 0 is the whole lattice. The first line is
+wait-k on the same batch. The last line computes the whole lattice at once and keeps all
+activations, as plain autograd would. Memory is the peak of the pass minus the memory of the
+weights: from the allocator on a GPU, from the process on a CPU. Each case runs in its own process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Case:
 
 
 def build_batch(pairs: int, length: int, vocabulary: int) -> Batch:
-    """Pairs of `length` tokens on both sides, end-of-sentence counted."""
+    """Pairs of `length` tokens on both sides, including end-of-sentence."""
     torch.manual_seed(1)
     source = torch.randint(4, vocabulary, (pairs, length))
     target = torch.randint(4, vocabulary, (pairs, length))
@@ -64,7 +64,7 @@ def build_batch(pairs: int, length: int, vocabulary: int) -> Batch:
 
 
 def one_pass(model: Transformer, system: System, batch: Batch) -> float:
-    """Seconds of a loss and its gradients."""
+    """Run a loss and its backward pass; return the seconds."""
     half = model.device.type == "cuda"
     began = time.perf_counter()
     with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
@@ -85,7 +85,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     model = Transformer(config).to(options.device).train()
     batch = build_batch(options.batch, options.length, options.vocabulary).to(model.device)
     if model.device.type == "cuda":
-        one_pass(model, system, batch)  # kernels and workspaces
+        one_pass(model, system, batch)  # warm up: load kernels and allocate workspaces
         model.zero_grad(set_to_none=True)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -99,7 +99,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def work(case: Case, batch: Batch, zeta: float) -> dict[str, int]:
-    """Lattice points, decoder positions computed for them (padding counted), and groups."""
+    """Number of lattice points, of computed decoder positions (with padding), and of groups."""
     if case.system != "gsimt":
         return {"points": batch.tokens, "computed": batch.tokens, "groups": 1}
     n, m = torch.tensor(batch.lengths).unbind(-1)
@@ -109,8 +109,8 @@ def work(case: Case, batch: Batch, zeta: float) -> dict[str, int]:
     return {"points": int(points.sum()), "computed": computed, "groups": len(groups)}
 
 
-def measure_apart(case: Case) -> dict[str, Any]:
-    """The measurement in a process of its own; a failure (out of memory) is a result too."""
+def measure_in_process(case: Case) -> dict[str, Any]:
+    """Measure in a new process; a failure, such as out of memory, is a result as well."""
     command = [sys.executable, __file__, *sys.argv[1:], "--case", json.dumps(asdict(case))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--batch", type=int, default=32, help="sentence pairs")
-    parser.add_argument("--length", type=int, default=60, help="tokens on either side")
+    parser.add_argument("--length", type=int, default=60, help="tokens on each side")
     parser.add_argument("--vocabulary", type=int, default=16_000)
     parser.add_argument("--zeta", type=float, default=4.0)
     parser.add_argument("--bands", default="4,8,16,0", help="0 for the whole lattice")
@@ -160,7 +160,7 @@ def main() -> None:
     )
     results = []
     for case in cases(options):
-        found = measure_apart(case)
+        found = measure_in_process(case)
         print(line(case, found), flush=True)
         results.append({**asdict(case), **found})
     if options.out:

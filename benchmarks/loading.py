@@ -1,9 +1,9 @@
-"""How long it takes until a model can translate, each time in a new process.
+"""The time until a model can translate, measured in new processes.
 
     python benchmarks/loading.py [MODEL] [--times 5] [--out FILE.json]
 
-Prints the median seconds of importing torch, of loading the model (the bundled one by default), and
-of its first short sentence.
+Prints the median seconds of importing torch, of loading the model (by default the bundled one), and
+of translating a first short sentence.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Whether faster ways to train learn the same: their losses on the same batches, side by side.
+"""Losses of the training modes on the same batches, to check that faster modes learn the same.
 
     python benchmarks/loss_curves.py CORPUS --device cuda --updates 400
 
-Trains wait-info from the same start on the same batches and dials in several of the modes of
-train_speed.py. Dropout falls differently wherever another kernel draws it, so losses differ a
-little; how little is judged by float32 with other dropout ("float32 again"). Prints the mean loss
-of each stretch of updates and how far each mode is from float32.
+Trains wait-info in several of the modes of train_speed.py, from the same weights, on the same
+batches and dials. Kernels draw dropout in different orders, so losses differ a little. The mode
+"float32 again", which is float32 with another dropout seed, shows how much of that is chance.
+Prints the mean loss of each interval of updates, and the mean distance of each mode from float32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN = " again"
 
 
 def curve(arguments: argparse.Namespace, mode: str, folder: Path) -> list[float]:
-    """Mean loss a token of each stretch."""
+    """Mean loss per token in each interval of updates."""
     made = trainer(arguments, arguments.corpus, mode.removesuffix(AGAIN), folder)
     losses: list[float] = []
     with made.batches() as stream:
@@ -39,7 +39,7 @@ def curve(arguments: argparse.Namespace, mode: str, folder: Path) -> list[float]
 
 
 def other_dropout(seed: int) -> None:
-    """The draws of a second run; its batches and dials stay the same."""
+    """Seed dropout differently; batches and dials stay the same."""
     torch.default_generator.manual_seed(seed ^ 1)
     torch.cuda.manual_seed_all(seed ^ 1)
 

@@ -1,6 +1,7 @@
-"""Where benchmarks put their figures.
+"""Saving the results of benchmarks.
 
-`--out FILE.json` writes a file of its own, `--out FILE.json:NAME` adds to one that holds others.
+`--out FILE.json` writes a file with one result. `--out FILE.json:NAME` adds the result to a file
+with several results.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 
 
 def save(out: Path | None, result: dict[str, Any]) -> None:
-    """Write a result as a JSON file, or under its name into one that may hold other results."""
+    """Write a result to a JSON file, or add it under its name to a file with other results."""
     if out is None:
         return
     file, colon, name = str(out).partition(":")
     path = Path(file)
     path.parent.mkdir(parents=True, exist_ok=True)
     if colon:
-        held = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        result = {**held, name: result}
+        existing = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        result = {**existing, name: result}
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -44,7 +44,7 @@ def main() -> None:
             "gigabytes": peak,
         },
     )
-    print(f"{pairs:,} pairs in {seconds:.0f} s ({pairs / seconds:,.0f} a second), {peak:.2f} GB")
+    print(f"{pairs:,} pairs in {seconds:.0f} s ({pairs / seconds:,.0f} per second), {peak:.2f} GB")
 
 
 if __name__ == "__main__":

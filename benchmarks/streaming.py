@@ -1,13 +1,12 @@
-"""The streaming engine in figures: python benchmarks/streaming.py [--size base] [--out FILE.json]
+"""Speed of the streaming engine: python benchmarks/streaming.py [--size base] [--out FILE.json]
 
-Everything is a ratio of things measured side by side in one run, on a model with random weights
-(its words make no sense, its costs are real):
+All ratios are measured in one run, on a model with random weights:
 
-1. the cost of one READ and one WRITE at source lengths 10, 50, 100 and 200;
-2. whole 40-word sentences against decoding without caches, which encodes and decodes the prefix
-   anew at every step, as published implementations do;
+1. the time of one READ and one WRITE at source lengths 10, 50, 100 and 200;
+2. the time of whole 40-word sentences, compared with decoding without caches, which recomputes the
+   whole prefix at every step, as published implementations do;
 3. throughput with 1, 8, 32 and 128 streams, and the memory of a stream;
-4. the time from a word's arrival until the words it releases are there, for one stream and for 32.
+4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def clock(model: Transformer) -> float:
 
 
 def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
-    """Median milliseconds of a READ and of a WRITE once so many tokens have been read."""
+    """Median milliseconds of a READ and of a WRITE, by the number of tokens read before."""
     draw = random.Random(1)
     system = build_system("wait-k", {"k": 1})
     costs: dict[str, dict[int, list[float]]] = {"READ": {}, "WRITE": {}}
     for _ in range(repeats):
-        for length in LENGTHS:  # interleaved, so that a busy moment hits all of them
+        for length in LENGTHS:  # interleaved, so that other load affects all lengths
             engine = Engine(model, system, slots=1, capacity=max(LENGTHS) + 8)
             slot = engine.open(10_000)  # never writes by itself
             engine.feed(slot, sentence(draw, length))
@@ -64,7 +63,7 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
                 began = clock(model)
                 engine.run()
                 costs["READ"].setdefault(length, []).append(clock(model) - began)
-            # As many tokens written as read, then one WRITE at a time.
+            # Pretend that as many tokens are written as read, then time single WRITEs.
             engine.state.policy.written[slot] = length
             rows = torch.tensor([slot])
             for _ in range(3):
@@ -79,7 +78,7 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
 
 
 class Uncached:
-    """Decoding without caches: source prefix and target are computed anew each time."""
+    """Decoding without caches: every step recomputes the source prefix and the target."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
@@ -102,7 +101,7 @@ class Uncached:
 def uncached_sentence(
     model: Transformer, source: list[int], k: int, count: int, reads: bool
 ) -> None:
-    """Wait-k without caches. With `reads`, a READ too computes everything anew, to decide."""
+    """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
     reference = Uncached(model)
     tokens, written, path = [*source, EOS], [], []
     read = 0
@@ -117,7 +116,7 @@ def uncached_sentence(
 
 
 def engine_sentence(model: Transformer, engine: Engine, source: list[int], count: int) -> None:
-    """The same through the engine, a token at a time as a speaker would say it."""
+    """Translate a sentence with the engine, which gets one token at a time."""
     slot = engine.open(3)
     written = 0
     for token in source:
@@ -130,7 +129,7 @@ def engine_sentence(model: Transformer, engine: Engine, source: list[int], count
 
 
 def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
-    """A sentence of 40 words (56 tokens, 50 written) with the engine and without caches."""
+    """Time a sentence of 40 words (56 tokens, 50 written) with the engine and without caches."""
     draw = random.Random(2)
     engine = Engine(model, build_system("wait-k", {"k": 3}), slots=1, capacity=64)
     seconds: dict[str, list[float]] = {"engine": [], "every_step": [], "every_write": []}
@@ -152,14 +151,14 @@ def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
 
 
 def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
-    """Target tokens a second with many streams, each of which is given word after word."""
+    """Target tokens per second with many streams, each of which gets one token per round."""
     results = {}
     system = build_system("wait-k", {"k": 3})
     for streams in STREAMS:
         draw = random.Random(3)
         engine = Engine(model, system, slots=streams, capacity=128)
         slots = [engine.open(3) for _ in range(streams)]
-        for slot in slots:  # streams are at different places of their sentences
+        for slot in slots:  # streams are at different positions in their sentences
             engine.feed(slot, sentence(draw, draw.randint(3, 25)))
         engine.run()
         count = 0
@@ -177,7 +176,7 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 
 
 def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
-    """Milliseconds from a word's arrival (1.4 tokens) to the last word it releases."""
+    """Milliseconds from the arrival of a word (1.4 tokens) to the last word that it releases."""
     draw = random.Random(4)
     system = build_system("wait-k", {"k": 3})
     engine = Engine(model, system, slots=streams, capacity=160)
@@ -204,7 +203,7 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
 
 
 def reading_weights(model: Transformer) -> dict[str, float]:
-    """What a step cannot do without: its matrices, read once, as fast as the machine can."""
+    """Lower bound of a step: reading each of its matrices once at the machine's best speed."""
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     inputs = {m.in_features: torch.randn(1, m.in_features).to(m.weight) for m in linear}
     best = 0.0
@@ -216,7 +215,7 @@ def reading_weights(model: Transformer) -> dict[str, float]:
             best = max(best, sum(m.weight.nbytes for m in linear) / (clock(model) - began))
 
     def size(layers: torch.nn.Module, keys_and_values: bool) -> int:
-        """Bytes of matrices, with or without those that project the source for cross-attention."""
+        """Bytes of the source projections of cross-attention, or of all other matrices."""
         named = [(n, m) for n, m in layers.named_modules() if isinstance(m, torch.nn.Linear)]
         return sum(m.weight.nbytes for n, m in named if ("cross.project" in n) is keys_and_values)
 
@@ -229,7 +228,7 @@ def reading_weights(model: Transformer) -> dict[str, float]:
     }  # fmt: skip
 
 
-def say(title: str, rows: list[str]) -> None:
+def show(title: str, rows: list[str]) -> None:
     print(f"\n{title}")
     for row in rows:
         print(f"  {row}", flush=True)
@@ -240,7 +239,7 @@ def main() -> None:
     parser.add_argument("--size", default="base", choices=SIZES)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="few repeats, to check that it runs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = build(options.size, options.device, options.dtype)
@@ -253,23 +252,23 @@ def main() -> None:
 
     costs = step_costs(model, 2 if few else 12)
     results["step_ms"] = costs
-    say("1. milliseconds by source length", [
+    show("1. milliseconds by source length", [
         f"{kind}: " + ", ".join(f"{n}: {ms:.2f}" for n, ms in by_length.items())
-        + f"; at 200 {by_length[200] / by_length[10]:.2f} times that at 10"
+        + f"; 200 takes {by_length[200] / by_length[10]:.2f} times as long as 10"
         for kind, by_length in costs.items()
     ])  # fmt: skip
 
     results["uncached"] = found = against_uncached(model, 1 if few else 5)
-    say("2. a sentence of 40 words, word by word", [
+    show("2. a sentence of 40 words, word by word", [
         f"engine {found['engine']:.2f} s",
-        f"all anew at every READ and WRITE {found['every_step']:.2f} s: "
+        f"recomputing at every READ and WRITE {found['every_step']:.2f} s: "
         f"{found['ratio_every_step']:.1f} times as long",
-        f"all anew at every WRITE {found['every_write']:.2f} s: "
+        f"recomputing at every WRITE {found['every_write']:.2f} s: "
         f"{found['ratio_every_write']:.1f} times as long",
     ])  # fmt: skip
 
     results["weights"] = bound = reading_weights(model)
-    say("   what one stream's steps cannot do without", [
+    show("   lower bound for one stream", [
         f"a READ reads {bound['read_megabytes']:.0f} MB of weights, a WRITE "
         f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.1f} and {bound['write_ms']:.1f} ms "
         f"at {bound['gigabytes_per_second']:.0f} GB/s"
@@ -279,13 +278,13 @@ def main() -> None:
     system = build_system("wait-k")
     per_stream = Engine(model, system, slots=1, capacity=256).bytes_per_slot
     results["bytes_per_stream"] = per_stream
-    say("3. target tokens a second", [
-        f"{n} streams: {r['tokens_per_second']:.0f}, {r['ratio']:.1f} times one stream's"
+    show("3. target tokens per second", [
+        f"{n} streams: {r['tokens_per_second']:.0f}, {r['ratio']:.1f} times one stream"
         for n, r in streams.items()
-    ] + [f"memory a stream of 256 source tokens: {per_stream / 2**20:.1f} MiB"])  # fmt: skip
+    ] + [f"memory per stream of 256 source tokens: {per_stream / 2**20:.1f} MiB"])  # fmt: skip
 
     results["release_ms"] = {n: release_times(model, n, 5 if few else 60) for n in (1, 32)}
-    say("4. milliseconds from a word to the words it releases", [
+    show("4. milliseconds from a word to the words that it releases", [
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip

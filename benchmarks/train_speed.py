@@ -1,12 +1,12 @@
-"""How fast training is, and where the time goes.
+"""Training speed, and where the time is spent.
 
     python benchmarks/train_speed.py [CORPUS] --size base --batch-tokens 32768 --device cuda
 
-Trains wait-info, its path masks active, in several modes side by side: plain, with recorded CUDA
-graphs, with fused kernels, compiled, or two of these. Prints target tokens a second (padding not
-counted), the share of the device's peak that the model's arithmetic reaches, for the plain mode how
-long each part of an update takes, and on a GPU for every mode what kinds of kernels its time goes
-to. Without a corpus, sentences of random tokens with lengths as in parliamentary speech.
+Trains wait-info with its path masks in several modes: plain, with recorded CUDA graphs, with fused
+kernels, compiled, or two of these. Prints, for each mode, target tokens per second (without
+padding) and the share of the device's peak arithmetic; for the plain mode, the time of each part of
+an update; and on a GPU, for each mode, the time by kind of kernel. Without a corpus, it uses random
+tokens with sentence lengths as in parliamentary speech.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from waitinfo.training.display import SilentDisplay
 from waitinfo.training.distributed import join_processes
 from waitinfo.training.trainer import Trainer
 
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, operations a second
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, FLOP/s
 MODES: dict[str, dict[str, Any]] = {
-    name: {knob: knob in name.split("+") for knob in ("kernels", "graphs", "compile")}
+    name: {option: option in name.split("+") for option in ("kernels", "graphs", "compile")}
     for name in (
         "plain", "graphs", "compile", "compile+graphs", "kernels", "kernels+graphs",
     )
 }  # fmt: skip
 MODES["float32"] = {**MODES["plain"], "precision": "float32"}
-KERNELS = {  # kinds of kernels by their names, the first that fits
+KERNELS = {  # kinds of kernels and patterns of their names; the first match counts
     "attention": r"fmha|flash|_attention_",
     "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitK|triton_tem|triton_mm|bmm",
     "optimizer": r"[aA]dam|multi_tensor|lerp|LpNorm",
@@ -54,7 +54,7 @@ KERNELS = {  # kinds of kernels by their names, the first that fits
 
 
 def synthetic_corpus(folder: Path, sentences: int, vocabulary: int) -> Path:
-    """Random words; lengths log-normal around 24 on both sides, correlated as translations are."""
+    """Random words with log-normal lengths around 24, correlated between source and target."""
     draw = np.random.default_rng(1)
     words = [f"w{number}" for number in range(vocabulary)]
     lengths = np.exp(draw.normal(3.2, 0.6, sentences)).clip(3, 120).astype(int)
@@ -97,7 +97,7 @@ def clock(device: torch.device, work: Callable[[], object]) -> float:
 
 
 def measure(made: Trainer, warm_up: int, updates: int) -> dict[str, float]:
-    """Tokens a second, batches prepared as in a real run."""
+    """Tokens per second, with batches prepared as in a real run."""
     tokens = padded = 0
     with made.batches() as stream:
         items = iter(stream)
@@ -123,7 +123,7 @@ def measure(made: Trainer, warm_up: int, updates: int) -> dict[str, float]:
 
 
 def kernels(made: Trainer, updates: int, names: int) -> dict[str, Any]:
-    """Milliseconds of an update that the GPU spends in each kind of kernel, or waits."""
+    """Milliseconds per update that the GPU spends in each kind of kernel, or idle ("nothing")."""
     with made.batches() as stream:
         ready = list(islice(stream, updates))
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -143,7 +143,7 @@ def kernels(made: Trainer, updates: int, names: int) -> dict[str, Any]:
 
 
 def flops_per_token(made: Trainer, items: list[UpdateBatches]) -> float:
-    """Matrix operations of updates, padding included, for each real target token."""
+    """Matrix operations of updates, including padding, per real target token."""
     counter = FlopCounterMode(display=False)
     with counter:
         for item in items:
@@ -152,7 +152,7 @@ def flops_per_token(made: Trainer, items: list[UpdateBatches]) -> float:
 
 
 def breakdown(made: Trainer, updates: int) -> dict[str, float]:
-    """Milliseconds of an update by part, each waited for."""
+    """Milliseconds of each part of an update, with the device synchronised after each part."""
     parts = dict.fromkeys(("data", "forward", "backward", "optimizer", "average"), 0.0)
     device = made.device
     with made.batches() as stream:
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--modes", default="plain,graphs,kernels,kernels+graphs")
     parser.add_argument("--warm-up", type=int, default=60)
     parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--slowest", type=int, default=40, help="kernels kept, by name")
+    parser.add_argument("--slowest", type=int, default=40, help="kernels to list by name")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """The results so far, after each mode."""
+    """Measure every mode; yield the results so far after each."""
     corpus = arguments.corpus
     if corpus is None:
         corpus = synthetic_corpus(folder, arguments.sentences, arguments.vocabulary)
@@ -239,7 +239,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         result["modes"][mode] = found
         print(
             f"{mode:16} {found['tokens_per_second']:12,.0f} target tokens/s "
-            f"{found['milliseconds_per_update']:8.1f} ms an update"
+            f"{found['milliseconds_per_update']:8.1f} ms/update"
             + (f"  {100 * share:5.1f}% of peak" if share else "")
             + f"  (warm-up {found['warm_up_seconds']:.0f} s)",
             flush=True,

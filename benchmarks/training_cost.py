@@ -1,11 +1,11 @@
-"""What a training update of each system costs, relative to wait-k, side by side in one run.
+"""Training time of each system per update, relative to wait-k, measured in one run.
 
     python benchmarks/training_cost.py CORPUS --device cuda --warm-up 200
 
-Every system trains on the same batches of the same corpus with the same network; updates are timed
-in turns (one block of each system after another), so that a machine that slows down slows all. The
-median block counts. A system's first updates over the whole source are left out; on a GPU let
-enough updates go before that the shapes of batches have been recorded.
+Every system trains the same network on the same batches. The systems take turns, one block of
+updates each, so that a slow phase of the machine affects all of them. The result is the median
+block. The first updates of a system, with the whole source visible, are skipped. On a GPU, choose
+enough warm-up updates to record the shapes of all batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from waitinfo.training.distributed import join_processes
 from waitinfo.training.run import merge
 from waitinfo.training.trainer import Trainer
 
-# By system: what it is measured with; schedules that begin with something cheaper are left out.
+# Options of each system; cheaper first stages of training are turned off.
 SYSTEMS: dict[str, dict] = {
     "wait-k": {},
     "full": {},
@@ -41,7 +41,7 @@ SYSTEMS: dict[str, dict] = {
 
 
 class Timed:
-    """A trainer of one system whose updates are timed in blocks."""
+    """A trainer of one system, which times blocks of updates."""
 
     def __init__(self, name: str, values: dict, corpus: Corpus, out: Path, processes) -> None:  # type: ignore[no-untyped-def]
         system = {"name": name, **SYSTEMS[name]}
@@ -52,7 +52,7 @@ class Timed:
         self.blocks: list[float] = []
 
     def block(self, updates: int, keep: bool = True) -> None:
-        # Batches wait in memory: preparing them is the same for all systems.
+        # Batches are prepared before the clock starts: this time is the same for all systems.
         items = [next(self.batches) for _ in range(updates)]
         synchronise(self.trainer.device)
         began = time.monotonic()
@@ -74,9 +74,9 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("recipes/multi30k.toml"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
-    parser.add_argument("--updates", type=int, default=20, help="a block")
+    parser.add_argument("--updates", type=int, default=20, help="updates per block")
     parser.add_argument("--blocks", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=5, help="updates before, not timed")
+    parser.add_argument("--warm-up", type=int, default=5, help="first updates, not timed")
     parser.add_argument("--batch-tokens", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`make demo`: German speech turns into English while it is still being spoken."""
+"""`make demo`: translate German speech into English while it is being spoken."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def waitinfo(*arguments: str) -> None:
 
 def main() -> None:
     print(
-        "Words arrive at speaking speed, three a second; the translation follows K = 5 info behind."
+        "Words arrive at speaking speed, three per second; the translation lags K = 5 info behind."
     )
     waitinfo("translate", "--pace", "3", *SPEECH)
     print(
-        "What was read before what was written, in a hurry (K = 1) and patiently (K = 9).\n"
-        "A piece that goes on a word begins with -, and ⏎ is the end."
+        "READs and WRITEs in order, with low latency (K = 1) and high latency (K = 9).\n"
+        "A piece inside a word starts with -, and ⏎ is the end of the sentence."
     )
     for k in ("1", "9"):
         waitinfo("translate", "--k", k, "--show", "path", SENTENCE)
-    print("The info of every token (in colour: red has more than the average, blue less):")
+    print("The info of every token (in colour: red is above the average, blue below):")
     waitinfo("translate", "--show", "info", SENTENCE)
-    print("Now type German yourself, a line at a time: .venv/bin/waitinfo translate")
+    print("Now type German yourself, one line at a time: .venv/bin/waitinfo translate")
 
 
 if __name__ == "__main__":

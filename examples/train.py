@@ -1,7 +1,7 @@
-"""The whole way in three minutes: prepare a small corpus, train a tiny model, watch it translate.
+"""From text to translations in three minutes: prepare a small corpus, train a tiny model, use it.
 
-Takes about two and a half minutes on two CPU cores the first time; the model is kept, so the next
-time it only translates.
+The first run takes about two and a half minutes on two CPU cores. The model is kept, so later runs
+only translate.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def main() -> None:
         recipe = HERE.parent / "recipes" / "tiny.toml"
         waitinfo("train", "--config", recipe, "--data", corpus, "--out", run,
                  "--max-minutes", options.minutes, *resume)  # fmt: skip
-    print("\nWords arrive at speaking speed; the translation follows K = 3 info behind.")
+    print("\nWords arrive at speaking speed; the translation lags K = 3 info behind.")
     waitinfo("translate", "--model", run, "--k", "3", "--pace", "2.5", *SENTENCES)
-    print("\nThe path it took, waiting longer (K = 5):")
+    print("\nREADs and WRITEs in order, with a higher latency (K = 5):")
     waitinfo("translate", "--model", run, "--k", "5", "--show", "path", *SENTENCES[:2])
 
 

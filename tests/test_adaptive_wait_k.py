@@ -194,7 +194,7 @@ def test_a_model_decoded_by_another_system(folder: Path) -> None:
         ("wait-j", None, "unknown system 'wait-j'; choose one of: full"),
         ("adaptive-wait-k", {"k": 3}, "unknown setting 'system.k'; choose one of: .*k_max"),
         (None, {"rho_last": 0}, "unknown setting 'system.rho_last'"),
-        ("wait-info", None, "wait-info needs info"),
+        ("wait-info", None, "wait-info requires info"),
     ],
 )
 def test_systems_a_model_cannot_serve(

@@ -96,7 +96,7 @@ def test_bundled_models_are_found_by_name(
     (tmp_path / "models" / "de-en" / "README.md").write_text("# de-en\n\nGerman to English.\n")
     assert bundled.find_model(None) == bundled.find_model("de-en") == tmp_path / "models" / "de-en"
     assert bundled.find_model(tmp_path) == tmp_path
-    with pytest.raises(WaitinfoError, match="run/best: no such model; bundled are: de-en"):
+    with pytest.raises(WaitinfoError, match="run/best: no such model; bundled models: de-en"):
         bundled.find_model("run/best")
     assert load().translate("ein Haus am See", 2) == load("de-en").translate("ein Haus am See", 2)
     with pytest.raises(SystemExit):

@@ -71,8 +71,8 @@ def test_bad_runs_are_named(values: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "model", "message"),
     [
-        ("multipath", {"encoder": "bidirectional"}, "needs a causal encoder"),
-        ("wait-info", {"info": "none"}, "wait-info needs info"),
+        ("multipath", {"encoder": "bidirectional"}, "requires a causal encoder"),
+        ("wait-info", {"info": "none"}, "wait-info requires info"),
         ("full", {"heads": 0}, "model.heads 0: must be at least 1"),
     ],
 )

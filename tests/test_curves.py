@@ -109,7 +109,7 @@ def test_published_figures() -> None:
         for c in published_curves(setting, "paper.AP", "BLEU_lowercase")
         for p in c.points
     )
-    with pytest.raises(WaitinfoError, match="do not belong in one plot"):
+    with pytest.raises(WaitinfoError, match="cannot be compared"):
         published_curves("de-en base", "word.AL", "BLEU_lowercase")
 
 
@@ -156,7 +156,7 @@ def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["HERE", "--published", "de-en base", "--baseline", "Wait-k", "--paired"], "of your own"),
         (["HERE", "--x", "paper.AL", "--y", "word.AL"], "do not belong in one plot"),
         (["HERE", "--out", "EMPTY.svg"], "cannot be written"),
-        (["EMPTY"], "holds no points"),
+        (["EMPTY"], "contains no points"),
     ],
 )
 def test_comparing_complains_in_a_line(

@@ -218,7 +218,7 @@ def test_a_bidirectional_encoder_sums_info_as_it_reads() -> None:
 
 def test_a_simultaneous_system_refuses_to_look_ahead() -> None:
     model = Transformer(tiny_config(encoder="bidirectional"))
-    with pytest.raises(WaitinfoError, match="needs a causal encoder"):
+    with pytest.raises(WaitinfoError, match="requires a causal encoder"):
         Engine(model, build_system("wait-k"))
 
 

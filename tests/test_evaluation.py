@@ -186,9 +186,7 @@ def test_overwriting_leaves_nothing_of_the_old_point(
     bare = FolderOutput(tmp_path, text=False, overwrite=True)
     evaluate_point(evaluation, Decoding(2.0, "allow"), bare)
     assert not (tmp_path / "wait-info-2").exists()
-    with pytest.raises(
-        WaitinfoError, match="holds a point of another ending under the name wait-info-2"
-    ):
+    with pytest.raises(WaitinfoError, match="contains a point wait-info-2 with another ending"):
         evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
 
 

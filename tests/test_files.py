@@ -44,7 +44,7 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"gut\nschl\xffecht\n", "line 2: not valid UTF-8"),
-        (b"gut\ngut\nnu\0ll\n", "line 3: holds a NUL byte"),
+        (b"gut\ngut\nnu\0ll\n", "line 3: contains a NUL byte"),
     ],
 )
 def test_bad_bytes_name_the_line(tmp_path: Path, content: bytes, message: str) -> None:

@@ -140,7 +140,7 @@ def test_delta_is_the_dial_and_the_trained_one_its_default(tiny_model) -> None:
         check_dial(system, -1)
     with pytest.raises(WaitinfoError, match="system.delta -1: must be 0 or more"):
         build_system("gma", {"delta": -1})
-    with pytest.raises(WaitinfoError, match="plain: gma needs gma"):
+    with pytest.raises(WaitinfoError, match="plain: gma requires gma"):
         system.check_model(tiny_config())
     model, batch = tiny_model(cross_attention="gma"), batch_of([([5, 6, 7, 8, 9, 10], [11, 12])])
 

@@ -291,9 +291,9 @@ def test_dial_and_attention_are_checked() -> None:
     with pytest.raises(WaitinfoError, match="threshold must be a number from 0 to 1"):
         check_dial(system, 3)
     assert check_dial(system, None) == 0.5
-    with pytest.raises(WaitinfoError, match="plain: mma needs mma or mma-hard"):
+    with pytest.raises(WaitinfoError, match="plain: mma requires mma or mma-hard"):
         system.check_model(tiny_config())
-    with pytest.raises(WaitinfoError, match="mma: wait-k needs plain"):
+    with pytest.raises(WaitinfoError, match="mma: wait-k requires plain"):
         build_system("wait-k").check_model(tiny_config(cross_attention="mma"))
     with pytest.raises(WaitinfoError, match="system.latency_weight -1.0: must be 0 or more"):
         build_system("mma", {"latency_weight": -1})

@@ -148,7 +148,7 @@ def test_sizes_are_the_papers() -> None:
 
 
 def test_bad_configurations() -> None:
-    with pytest.raises(WaitinfoError, match="cannot be split among 3 heads"):
+    with pytest.raises(WaitinfoError, match="is not divisible by 3 heads"):
         ModelConfig(10, 10, width=32, heads=3)
     with pytest.raises(WaitinfoError, match=r"unknown model.norm 'middle'; choose one of: pre"):
         ModelConfig(10, 10, norm="middle")

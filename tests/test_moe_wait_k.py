@@ -295,5 +295,5 @@ def test_bad_options(options: dict, message: str) -> None:
 def test_experts_and_plain_attention_are_not_interchangeable() -> None:
     moe, plain = ModelConfig(10, 10, cross_attention="moe"), ModelConfig(10, 10)
     for name, config in (("wait-k", moe), ("full", moe), ("moe-wait-k", plain)):
-        with pytest.raises(WaitinfoError, match=r"cross_attention (moe|plain): .* needs"):
+        with pytest.raises(WaitinfoError, match=r"cross_attention (moe|plain): .* requires"):
             build_system(name).check_model(config)

@@ -148,7 +148,7 @@ def test_a_file_keeps_runs_and_sets_apart(
     assert len(set(folders)) == 3
     for folder in folders:
         assert len((folder / "hypotheses.txt").read_text().splitlines()) == len(SENTENCES)
-    with pytest.raises(WaitinfoError, match="holds a point of another ending"):
+    with pytest.raises(WaitinfoError, match="with another ending"):
         evaluate_point(evaluations[0], Decoding(2.0, "allow"), output)
     evaluate_point(evaluations[0], Decoding(2.0, "allow"), replace(output, overwrite=True))
     assert [p["settings"]["ending"] for p in read_points([tmp_path])] == ["guard"] * 2 + ["allow"]
@@ -178,7 +178,7 @@ def test_another_precision_is_another_point(
     half = Transformer(loaded.model.config)
     half.load_state_dict(loaded.model.state_dict())
     coarse = Evaluation(replace(loaded, model=half.bfloat16().eval()), test_set)
-    with pytest.raises(WaitinfoError, match="holds a point of another dtype"):
+    with pytest.raises(WaitinfoError, match="with another dtype"):
         evaluate_point(coarse, Decoding(2.0), output)
 
 
@@ -235,7 +235,7 @@ def test_files_folders_and_lines_are_read_alike(tmp_path: Path) -> None:
     with pytest.raises(WaitinfoError, match="line 3: not a point"):
         FileOutput(lines).prepare()
     lines.write_text("")
-    with pytest.raises(WaitinfoError, match="holds no points"):
+    with pytest.raises(WaitinfoError, match="contains no points"):
         read_points([lines])
 
 
@@ -250,7 +250,7 @@ def test_points_are_selected_by_their_fields() -> None:
     assert {p["seed"] for p in select(points, ["run=x", "seed=2"])} == {2}
     assert len(select(points, ["run=x,y", "ending=guard", "seed="])) == 2
     for conditions, message in (
-        (["set"], "give FIELD=VALUE"),
+        (["set"], "write it as FIELD=VALUE"),
         (["place=x"], "unknown --where field 'place'; choose one of: set, run"),
         (["run=z"], "unknown --where run 'z'; choose one of: x, y"),
         (["run=y", "seed=1"], "unknown --where seed '1'"),

@@ -124,8 +124,8 @@ def test_token_counts_are_those_of_the_text(toy_corpus: Path) -> None:
     [
         ({"holdout": 0}, "--holdout 0: must be above 0"),
         ({"shard_mib": 0}, "--shard-mib 0: must be above 0"),
-        ({"keep_duplicates": True}, "--keep-duplicates: give dev files too"),
-        ({"vocab": "words:99"}, "no word occurs that often"),
+        ({"keep_duplicates": True}, "--keep-duplicates: requires dev files"),
+        ({"vocab": "words:99"}, "no word occurs 99 times"),
     ],
 )
 def test_bad_options(tmp_path: Path, options: dict, message: str) -> None:
@@ -137,7 +137,7 @@ def test_bad_options(tmp_path: Path, options: dict, message: str) -> None:
 
 def test_one_pair_is_too_few(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", [("ba", "abs")])
-    with pytest.raises(WaitinfoError, match="too few"):
+    with pytest.raises(WaitinfoError, match="only one sentence pair"):
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(vocab="words:1"))
 
 

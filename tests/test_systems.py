@@ -117,7 +117,7 @@ def test_names_are_taken_once(documented: type[System]) -> None:
     class Impostor(System):
         name = "wait-k"
 
-    with pytest.raises(WaitinfoError, match="already; choose another name"):
+    with pytest.raises(WaitinfoError, match="already exists; choose another name"):
         SYSTEMS.add(Impostor)
     with pytest.raises(TypeError, match="two cross-attentions are named 'window'"):
 

@@ -1,6 +1,6 @@
 """Typed configuration: dataclasses filled from TOML and `--set section.key=value`.
 
-An unknown key or a value of the wrong type is an error that names it and lists what is allowed.
+An unknown key or a value of the wrong type raises an error that names it and lists what is allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def from_mapping(kind: type[T], values: Mapping[str, Any], section: str) -> T:
-    """A dataclass from plain values, checked and converted field by field."""
+    """Build a dataclass from plain values, which are checked and converted field by field."""
     fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     filled = {}
@@ -62,23 +62,23 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def system_options(settings: Sequence[str]) -> dict[str, Any]:
-    """Options of a system from `key=value` or `system.key=value`."""
+    """Parse options of a system, written as `key=value` or `system.key=value`."""
     full = [f"system.{setting.removeprefix('system.')}" for setting in settings]
     return apply_settings({}, full).get("system", {})
 
 
 def apply_settings(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Values with `key=value` and `section.key=value` settings applied on top."""
+    """Override values by `key=value` and `section.key=value` settings."""
     values = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise WaitinfoError(f"--set {setting}: write it as section.key=value")
         *sections, key = path.strip().split(".")
-        place = values
+        table = values
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
                 raise WaitinfoError(f"--set {setting}: '{section}' is not a section")
-        place[key] = value.strip()
+        table[key] = value.strip()
     return values

@@ -1,8 +1,8 @@
-"""The one error a user is meant to read.
+"""The error class for invalid input.
 
-Everything that can be wrong with what was given (a path, a value, a file's content) is raised as
-a `WaitinfoError` whose message is one sentence: what was given, what is allowed, what to do.
-The command line prints it and exits with 2; a traceback always means a defect of ours.
+Any problem with the input (a path, a value, the content of a file) raises a `WaitinfoError`. Its
+message is one sentence: what was given, what is allowed, what to do. The command line prints it and
+exits with status 2. A traceback always means a bug in waitinfo.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 
 class WaitinfoError(Exception):
-    """Bad input, explained in one sentence."""
+    """Invalid input, explained in one sentence."""
 
 
 def unknown(what: str, given: object, allowed: Iterable[object]) -> WaitinfoError:
-    """The error for a name outside a closed set: says the bad value and lists the valid ones."""
+    """The error for an unknown name: gives the bad value and lists the valid ones."""
     return WaitinfoError(f"unknown {what} '{given}'; choose one of: {', '.join(map(str, allowed))}")

@@ -1,7 +1,6 @@
-"""Packages whose public names are imported when they are first used.
+"""Packages that import their public names on first use.
 
-`waitinfo --help`, `models`, `compare` and `prepare` need no torch, whose import takes longer than
-they do.
+`waitinfo --help`, `models`, `compare` and `prepare` do not need torch, which is slow to import.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package; `homes` says which module defines each name."""
+    """`__getattr__` and `__dir__` of a package; `modules` maps each name to its module."""
 
     def get(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        found = getattr(importlib.import_module(homes[name]), name)
+        found = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, found)
         return found
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *modules})
 
     return get, names

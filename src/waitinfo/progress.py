@@ -1,7 +1,7 @@
-"""How long-running work in the core tells a person where it stands.
+"""Progress reports of long-running work.
 
-The core never draws: it calls a `Progress`, and whoever started the work decides what that looks
-like (a bar on a terminal, plain lines in a log, nothing in a test).
+The core only calls a `Progress`. The caller decides how to show it: a bar on a terminal, plain
+lines in a log, nothing in a test.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A sink for progress: named stages with a known or unknown amount of work, and notes."""
+    """Receives named stages, with a known or unknown amount of work, and notes."""
 
     def stage(self, name: str, total: float | None = None) -> None:
-        """Begin a stage; `total` is its amount of work in any unit."""
+        """Start a stage; `total` is its amount of work in any unit."""
 
     def advance(self, done: float) -> None:
-        """Set how much of the current stage is done."""
+        """Set the amount of work done in the current stage."""
 
     def note(self, text: str) -> None:
-        """Tell the person something worth knowing, in one line."""
+        """Show a one-line message."""
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     def stage(self, name: str, total: float | None = None) -> None: ...
 
@@ -35,7 +35,7 @@ class Silent:
 
 
 class Lines:
-    """Plain lines on standard error, at most one every few seconds: for logs and pipes."""
+    """Prints plain lines to standard error, at most one every few seconds, for logs and pipes."""
 
     def __init__(self, every: float = 10.0) -> None:
         self.every = every
@@ -46,17 +46,17 @@ class Lines:
     def stage(self, name: str, total: float | None = None) -> None:
         self._name, self._total = name, total
         self._last = time.monotonic()
-        self._say(name)
+        self._print(name)
 
     def advance(self, done: float) -> None:
         now = time.monotonic()
         if self._total and now - self._last >= self.every:
             self._last = now
-            self._say(f"{self._name}: {100 * done / self._total:.0f}%")
+            self._print(f"{self._name}: {100 * done / self._total:.0f}%")
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._print(text)
 
     @staticmethod
-    def _say(text: str) -> None:
+    def _print(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""A SimulEval agent: any waitinfo model in the field's reference tool.
+"""A SimulEval agent for any waitinfo model.
 
     simuleval --agent-class waitinfo.simuleval.Agent --model run --k 3 \\
         --source test.de --target test.en --output results
 
-SimulEval hands over one word at a time; the agent answers with the words that are due.
+SimulEval sends one word at a time; the agent answers with the words that it writes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.stream import Stream
 from waitinfo.streaming.translator import load
 
-CAPACITY = 1024  # source tokens of the longest sentence
+CAPACITY = 1024  # maximum source tokens per sentence
 
 
 @entrypoint
 class Agent(TextToTextAgent):
-    """One stream of a model; each sentence of SimulEval is one sentence to it."""
+    """One stream of a model, without sentence segmentation: SimulEval sends single sentences."""
 
     def __init__(self, args: Namespace) -> None:
         self.stream: Stream | None = None
@@ -44,12 +44,14 @@ class Agent(TextToTextAgent):
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
         parser.add_argument("--model", help="a model folder, a run folder or a bundled model")
-        parser.add_argument("--k", type=float, default=None, help="latency; more waits longer")
-        parser.add_argument("--system", help="decode as this system, not as it was trained")
-        parser.add_argument("--set", nargs="*", default=[], help="its options, as rho_last=0.2")
+        parser.add_argument("--k", type=float, default=None, help="latency: higher waits longer")
+        parser.add_argument("--system", help="decode with this system instead of the trained one")
+        parser.add_argument(
+            "--set", nargs="*", default=[], help="options of the system, such as rho_last=0.2"
+        )
         parser.add_argument("--ending", default="guard", choices=ENDINGS)
         parser.add_argument(
-            "--capacity", type=int, default=CAPACITY, help="source tokens of the longest sentence"
+            "--capacity", type=int, default=CAPACITY, help="maximum source tokens per sentence"
         )
 
     def to(self, device: str, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +66,7 @@ class Agent(TextToTextAgent):
         self._taken = 0  # source words
 
     def policy(self) -> Action:  # type: ignore[override]
-        """What the words that have come since the last time cause."""
+        """Push the new source words and return the words that they produce."""
         if self.stream is None:
             self.stream = self.translator.stream(self.args.k, segment=False)
         fresh = self.states.source[self._taken :]
@@ -78,7 +80,7 @@ class Agent(TextToTextAgent):
                 f"a sentence is longer than {self.args.capacity} tokens; raise --capacity"
             )
         words = [event.word for event in events if event.kind == "WRITE" and event.word]
-        # A model that may end before its source does has said all it will.
+        # A model that may end early writes nothing more after end-of-sentence.
         ended |= any(event.kind == "WRITE" and event.token == "</s>" for event in events)
         if not words and not ended:
             return ReadAction()

@@ -1,4 +1,4 @@
-"""Folders on disk that are replaced whole or not at all."""
+"""Atomic replacement of folders on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def swap_folder(fresh: Path, folder: Path) -> None:
-    """Put a complete folder in the place of an old one, which is kept until it is there."""
+    """Replace a folder by a complete new one; the old one is kept until the new one is in place."""
     old = folder.parent / f".{folder.name}.old"
     recover_folder(folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -20,7 +20,7 @@ def swap_folder(fresh: Path, folder: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Bring the old folder back if a swap was cut off between its two renames."""
+    """Restore the old folder if a swap was interrupted between its two renames."""
     old = folder.parent / f".{folder.name}.old"
     if old.is_dir() and not folder.exists():
         old.rename(folder)

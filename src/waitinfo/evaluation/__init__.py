@@ -1,1 +1,1 @@
-"""Evaluation: quality and latency."""
+"""Evaluation of quality and latency."""

@@ -1,4 +1,4 @@
-"""Curves of quality against latency: points joined, interpolated and compared."""
+"""Curves of quality against latency: grouping, interpolating and comparing points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AXES = (*(f"{p}.{m}" for p in PROFILES for m in METRICS), *QUALITIES, *OTHERS)
 
 
 def check_axis(option: str, name: str) -> str:
-    """The full name of a metric; a latency metric without a profile is the paper's."""
+    """The full name of a metric; a latency metric without a profile gets the paper's profile."""
     full = f"paper.{name}" if name in METRICS else name
     if full not in AXES:
         raise unknown(option, name, AXES)
@@ -28,7 +28,7 @@ def check_axis(option: str, name: str) -> str:
 
 
 def value(point: Point, axis: str) -> float | None:
-    """A metric of a point."""
+    """The value of a metric at a point."""
     profile, _, metric = axis.rpartition(".")
     if profile:
         return point[profile][metric]
@@ -41,7 +41,7 @@ class CurvePoint:
 
     x: float
     y: float
-    low: float  # of y: spread of several runs, or the bootstrap interval of one
+    low: float  # bounds of y: range of several runs, or the bootstrap interval of one
     high: float
     label: str
     points: list[Point] = field(default_factory=list)
@@ -49,7 +49,7 @@ class CurvePoint:
 
 @dataclass
 class Curve:
-    """A system over its dial, by growing latency."""
+    """The points of a system over its dial, sorted by latency."""
 
     name: str
     points: list[CurvePoint]
@@ -74,16 +74,16 @@ class Curve:
         return [p.y for p in self.points]
 
     def at(self, x: float) -> float | None:
-        """y at x, between the two points around it; None beyond the ends."""
+        """y at x, interpolated linearly; None outside the curve."""
         if not self.points or not self.xs[0] <= x <= self.xs[-1]:
             return None
         return float(np.interp(x, self.xs, self.ys))
 
 
 def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
-    """Points of one name are a curve; those with the same settings are runs of one another.
+    """Build one curve per name; points with the same settings are runs of one curve point.
 
-    Names of which no point has both metrics are left out.
+    Names without any point that has both metrics are left out.
     """
     names: dict[str, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
@@ -96,14 +96,14 @@ def make_curves(points: Iterable[Point], x: str, y: str) -> list[Curve]:
     curves = []
     for name, groups in names.items():
         made = [_curve_point(_distinct(group), x, y) for group in groups.values()]
-        there = sorted((p for p in made if p is not None), key=lambda p: p.x)
-        if there:
-            curves.append(Curve(name, there))
+        known = sorted((p for p in made if p is not None), key=lambda p: p.x)
+        if known:
+            curves.append(Curve(name, known))
     return curves
 
 
 def _distinct(group: list[Point]) -> list[Point]:
-    """Points of different models: the same model twice is not two runs."""
+    """Keep one point per model, because two points of one model are not two runs."""
     by_model = {point["settings"].get("model", i): point for i, point in enumerate(group)}
     return list(by_model.values())
 
@@ -132,7 +132,7 @@ def _label(point: Point) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one curve lies above another, over the latencies that both cover."""
+    """Difference between two curves over the latencies that both cover."""
 
     low: float
     high: float
@@ -144,7 +144,7 @@ class Difference:
 
 
 def difference(curve: Curve, baseline: Curve) -> Difference | None:
-    """The exact area between two piecewise linear curves; None where they do not overlap."""
+    """The exact area between two piecewise linear curves; None if they do not overlap."""
     low = max(curve.xs[0], baseline.xs[0])
     high = min(curve.xs[-1], baseline.xs[-1])
     if not low < high:
@@ -157,7 +157,7 @@ def difference(curve: Curve, baseline: Curve) -> Difference | None:
 
 
 def default_grid(curves: Sequence[Curve], most: int = 8) -> list[float]:
-    """Round latencies at which at least two curves (or the only one) can be read off."""
+    """Round latencies that at least two curves (or the only one) cover."""
     wanted = min(2, len(curves))
     low = sorted(curve.xs[0] for curve in curves)[wanted - 1]
     high = sorted((curve.xs[-1] for curve in curves), reverse=True)[wanted - 1]

@@ -49,7 +49,7 @@ class TestSet:
     def read(cls, source: Path, reference: Path) -> TestSet:
         pairs = list(read_aligned(source, reference))
         if not pairs:
-            raise WaitinfoError(f"{source}: holds no sentences")
+            raise WaitinfoError(f"{source}: contains no sentences")
         for number, pair in enumerate(pairs, 1):
             if not pair.target.strip():
                 raise WaitinfoError(f"{reference}, line {number}: the reference is empty")
@@ -72,7 +72,7 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a test set is translated."""
+    """Settings for translating a test set."""
 
     k: float
     ending: str = "guard"
@@ -85,13 +85,13 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Timing:
-    """How latency with computation is measured."""
+    """Settings for measuring computation-aware latency."""
 
-    rate: float  # words a second
-    sentences: int  # how many of the test set, spread evenly
+    rate: float  # words per second
+    sentences: int  # sentences to time, spread evenly over the test set
 
     def measured(self, found: dict[str, Any] | None, count: int) -> bool:
-        """Whether a point has this timing already, on a test set of `count` sentences."""
+        """Whether a point already has this timing, for a test set of `count` sentences."""
         if not found:
             return False
         threads = torch.get_num_threads()
@@ -103,7 +103,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < math.inf:
-            raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words a second")
+            raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words per second")
         if self.sentences < 1:
             raise WaitinfoError(f"--timed {self.sentences}: must be at least 1")
 
@@ -113,9 +113,9 @@ class Timing:
 
 
 def training_run(folder: Path) -> tuple[str, int | None]:
-    """The name of the run that a model folder belongs to, and its seed.
+    """The name and the seed of the run that a model folder belongs to.
 
-    A model outside a run folder has the folder's name and no seed.
+    For a model outside a run folder, the name is that of the folder, and the seed is None.
     """
     folder = folder.resolve()
     for run in (folder, folder.parent):
@@ -126,7 +126,7 @@ def training_run(folder: Path) -> tuple[str, int | None]:
 
 
 class Evaluation:
-    """A model on a test set; work that all points share is done once."""
+    """Evaluation of a model on a test set; work that all points share is done once."""
 
     def __init__(
         self, loaded: LoadedModel, test: TestSet, name: str | None = None, run: str | None = None
@@ -148,7 +148,7 @@ class Evaluation:
         }
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
-        """Everything the translations of a point depend on."""
+        """Everything that the translations of a point depend on."""
         system = self.loaded.system
         return {
             "system": system.name,
@@ -163,11 +163,11 @@ class Evaluation:
         }
 
     def key(self, decoding: Decoding) -> PointKey:
-        """What tells a point apart from others."""
+        """The key that identifies a point."""
         k = decoding.k if self.loaded.system.dial else None
         return PointKey(self.name, k, self.run, self.seed, self.test.name)
 
-    # Translating
+    # Translation
 
     def translate(
         self, decoding: Decoding, partial: Partial | None = None, progress: Progress | None = None
@@ -179,7 +179,7 @@ class Evaluation:
         progress.stage(title, len(self.tokenized))
         found = dict(partial.found) if partial else {}
         if found:
-            progress.note(f"{len(found):,} sentences were translated before")
+            progress.note(f"{len(found):,} sentences are already translated")
         missing = [i for i in range(len(self.tokenized)) if i not in found]
         for number, hypothesis in self._results([self.tokenized[i] for i in missing], decoding):
             found[missing[number]] = hypothesis
@@ -252,7 +252,7 @@ class Evaluation:
     ) -> dict[str, Any]:
         """Computation-aware latency of one live stream."""
         if decoding.beam > 1:
-            raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
+            raise WaitinfoError("--rate: streams translate greedily; remove --beam")
         progress = progress or Silent()
         chosen = timing.choose(len(self.test.sources))
         dial = self.loaded.system.dial
@@ -271,7 +271,7 @@ class Evaluation:
 
 
 def info_ratio(found: Sequence[Hypothesis]) -> float | None:
-    """Average target info over average source info: near the length ratio source to target."""
+    """Mean target info divided by mean source info: close to the source-target length ratio."""
     source = [info for h in found for info in h.source_info]
     target = [info for h in found for info in h.target_info]
     if not source or not target:
@@ -287,7 +287,7 @@ def evaluate_point(
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
 ) -> Point:
-    """Translate, score and write one point, or what is missing of it."""
+    """Translate, score and write one point, or the missing parts of an existing one."""
     output.prepare()
     key = evaluation.key(decoding)
     output.check(key)
@@ -312,7 +312,7 @@ def _translate_and_score(
     resamples: int,
     progress: Progress | None,
 ) -> Point:
-    """A point on disk, with the label, COMET and timing of an old one of the same settings."""
+    """Compute and write a point, with label, COMET and timing of an old one of equal settings."""
     key = evaluation.key(decoding)
     partial = Partial(output.folder, output.stem(key), evaluation.settings(decoding))
     try:

@@ -1,4 +1,4 @@
-"""SimulEval's log of an evaluation: `simuleval --score-only --output FOLDER` reads it."""
+"""An evaluation in SimulEval's log format, for `simuleval --score-only --output FOLDER`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG, CONFIG, TEXT = "instances.log", "config.yaml", "hypotheses.txt"
 
 
 def one_space(text: str) -> str:
-    """SimulEval counts a reference's words by its spaces, so each must be one."""
+    """Replace every run of white space by one space, because SimulEval counts words by spaces."""
     return " ".join(text.split())
 
 

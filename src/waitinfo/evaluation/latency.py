@@ -1,11 +1,11 @@
-"""Latency of a translation from its delays: how long each target unit had to wait.
+"""Latency metrics, computed from the delays of a translation.
 
 `delays` is g: delays[i-1] source units had been read when target unit i was written. A unit is a
-token or a word (or a millisecond, for delays that count computation). Two conventions, never to be
-mixed, are computed from the same functions:
+token or a word (or a millisecond, for computation-aware delays). The same functions compute two
+conventions, which must not be mixed:
 
-`paper`  tokens, end-of-sentence counted on both sides; the rate is that of what was written
-`word`   words, no end-of-sentence; the rate is that of the reference, as in SimulEval
+`paper`  tokens, with end-of-sentence on both sides; the target length is that of the translation
+`word`   words, without end-of-sentence; the target length is that of the reference (SimulEval)
 
 docs/metrics.md has every formula with its pitfalls.
 """
@@ -26,13 +26,13 @@ def consecutive_wait(delays: Delays) -> float:
 
 
 def average_proportion(delays: Delays, source: float, target: int) -> float:
-    """AP: share of the source read before each of `target` units; over 1 if more were written."""
+    """AP: mean share of the source read before a unit; above 1 if over `target` were written."""
     return sum(delays) / (source * target)
 
 
 def average_lagging(delays: Delays, source: float, target: int) -> float:
-    """AL: mean lag behind a writer who keeps pace, up to the first unit that saw everything."""
-    if delays[0] > source:  # only with computation counted: it wrote after all was over
+    """AL: mean lag behind an ideal writer, up to the first unit written with the whole source."""
+    if delays[0] > source:  # computation-aware only: the first unit came after the source ended
         return delays[0]
     pace = source / target
     total = 0.0
@@ -44,7 +44,7 @@ def average_lagging(delays: Delays, source: float, target: int) -> float:
 
 
 def length_adaptive_average_lagging(delays: Delays, source: float, reference: int) -> float:
-    """LAAL: AL at the pace of the longer of translation and reference."""
+    """LAAL: AL with the longer of translation and reference as the target length."""
     return average_lagging(delays, source, max(len(delays), reference))
 
 
@@ -58,7 +58,7 @@ def yet_another_average_lagging(delays: Delays, source: float, reference: int) -
 
 
 def differentiable_average_lagging(delays: Delays, source: float) -> float:
-    """DAL: every unit takes at least 1 / rate source units of time to write."""
+    """DAL: mean lag if writing a unit takes at least source / target units of time."""
     pace = source / len(delays)
     total, clock = 0.0, -pace
     for i, delay in enumerate(delays):
@@ -68,14 +68,15 @@ def differentiable_average_lagging(delays: Delays, source: float) -> float:
 
 
 def average_token_delay(delays: Delays) -> float:
-    """ATD: mean distance in time from the end of a source unit to that of the unit it pairs with.
+    """ATD: mean time between the end of a target unit and the end of its source unit.
 
-    A unit takes one tick to be read and one to be written, and writing waits for nothing but the
-    delay and the unit before. Target unit t pairs with source unit t, moved back by as much as the
-    chunks written before its own chunk are longer than those read, within what has been read.
+    Reading or writing a unit takes one time step. A unit is written as soon as its delay has passed
+    and the previous unit is written. Target unit t corresponds to source unit t, shifted back by
+    the excess of the units written over the units read before its chunk, and at most to the last
+    unit read.
     """
     total, clock, written = 0.0, 0.0, 0
-    read = 0.0  # before the chunk at hand
+    read = 0.0  # before the current chunk
     for now, chunk in groupby(delays):
         ahead = max(0.0, written - read)
         for _ in chunk:
@@ -91,12 +92,12 @@ METRICS = ("CW", "AP", "AL", "LAAL", "DAL", "ATD", "YAAL")
 
 @dataclass(frozen=True)
 class Profile:
-    """A convention of counting."""
+    """A counting convention."""
 
     name: str
     unit: str
     summary: str
-    reference_rate: bool  # whether the rate is the reference's, or that of what was written
+    reference_rate: bool  # target length of the reference, or else of the translation
 
 
 PROFILES = {
@@ -110,7 +111,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Lags:
-    """What the metrics need to know of a sentence, in one unit."""
+    """Input of the metrics for one sentence, all in the same unit."""
 
     delays: Delays
     source: float  # source units
@@ -118,7 +119,7 @@ class Lags:
 
 
 def sentence_latency(lags: Lags, profile: Profile) -> dict[str, float | None]:
-    """All metrics of one sentence. An empty translation has none."""
+    """All metrics of one sentence; all None for an empty translation."""
     delays, source = lags.delays, lags.source
     if not delays:
         return dict.fromkeys(METRICS)
@@ -135,7 +136,7 @@ def sentence_latency(lags: Lags, profile: Profile) -> dict[str, float | None]:
 
 
 def corpus_latency(sentences: Sequence[Lags], profile: Profile) -> dict[str, float | None]:
-    """Unweighted means over the sentences that have a value; None where none has."""
+    """Unweighted means over the sentences that have a value; None if none has."""
     return mean_scores([sentence_latency(lags, profile) for lags in sentences], METRICS)
 
 
@@ -149,7 +150,7 @@ def mean_scores(
     return {name: mean(name) for name in names}
 
 
-# Metrics that make sense in milliseconds, with the time of computation counted.
+# Metrics that are meaningful in milliseconds, for computation-aware latency.
 TIMED: dict[str, Callable[[Delays, float, int], float | None]] = {
     "AP": average_proportion,
     "AL": average_lagging,

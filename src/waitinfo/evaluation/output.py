@@ -1,7 +1,7 @@
-"""Where evaluations put their points: a folder with one JSON each, or one file with one a line.
+"""Output of evaluations: a folder with one JSON per point, or a file with one point per line.
 
-A point is written once it is complete, and all at once: whatever interrupts an evaluation, what is
-on disk is valid.
+A point is written atomically, when it is complete. If an evaluation is interrupted, the files on
+disk are still valid.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LONGEST_NAME = 150
 
 @dataclass(frozen=True)
 class Output(ABC):
-    """Where points go, and whether translations are kept with them."""
+    """A folder or file for points, with or without their translations."""
 
     place: Path
-    text: bool = True  # translations and SimulEval's log, in a folder of each point's own
+    text: bool = True  # keep translations and SimulEval's log, in one folder per point
     overwrite: bool = False
 
     @staticmethod
     def at(place: Path, text: bool | None = None, overwrite: bool = False) -> Output:
-        """A file for a name in .jsonl, else a folder. A file keeps no text unless asked to."""
+        """A file if the name ends in .jsonl, else a folder. Only folders keep text by default."""
         if place.suffix == LINES:
             return FileOutput(place, bool(text), overwrite)
         return FolderOutput(place, text is not False, overwrite)
@@ -42,49 +42,52 @@ class Output(ABC):
     @property
     @abstractmethod
     def folder(self) -> Path:
-        """Where the translations of unfinished points are kept."""
+        """The folder for translations of unfinished points."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Raise where nothing could be written."""
+        """Create the folder; raise an error if points cannot be written."""
 
     @abstractmethod
     def stem(self, key: PointKey) -> str:
-        """A name for what belongs to a point, unlike those of other points here."""
+        """A unique file name, without suffix, for the files of a point."""
 
     @abstractmethod
     def text_folder(self, key: PointKey) -> Path:
-        """Where a point's translations are, if they are kept."""
+        """The folder for the translations of a point."""
 
     @abstractmethod
     def find(self, key: PointKey) -> Point | None:
-        """The point that is there already."""
+        """The existing point with this key."""
 
     @abstractmethod
     def write(self, point: Point) -> None:
-        """Add a point, or put it in the place of the one with the same key."""
+        """Add a point, or replace the one with the same key."""
 
     @abstractmethod
     def remove(self, key: PointKey) -> None: ...
 
     def check(self, key: PointKey) -> None:
-        """Raise where a point of this name could not be written."""
+        """Raise an error if a point with this key cannot be written."""
         if len(self.stem(key)) > LONGEST_NAME:
-            raise WaitinfoError(f"--name: {self.stem(key)} is longer than {LONGEST_NAME} letters")
+            raise WaitinfoError(
+                f"--name: {self.stem(key)} is longer than {LONGEST_NAME} characters"
+            )
         place = self.text_folder(key)
         if self.text and place.exists() and not place.is_dir():
-            raise WaitinfoError(f"{place}: is a file; the translations need a folder there")
+            raise WaitinfoError(f"{place}: is a file; translations need a folder of this name")
 
     def existing(self, key: PointKey, settings: dict[str, Any]) -> Point | None:
-        """A point that need not be computed; an error if it has the same key by other settings."""
+        """The existing point with this key; raise an error if its settings are different."""
         point = None if self.overwrite else self.find(key)
         if point is None:
             return None
         differing = [name for name in settings if point["settings"].get(name) != settings[name]]
         if differing:
             raise WaitinfoError(
-                f"{self.place}: holds a point of another {' and '.join(differing)} under the name "
-                f"{key.stem}; choose another --out, --name or --run, or give --overwrite"
+                f"{self.place}: contains a point {key.stem} with another "
+                f"{' and '.join(differing)}; choose another --out, --name or --run, "
+                "or use --overwrite"
             )
         return point
 
@@ -92,14 +95,14 @@ class Output(ABC):
         return (self.text_folder(key) / LOG).exists()
 
     def clear(self, key: PointKey) -> None:
-        """Remove an old point, its JSON first: its translations must not pass for the new one's."""
+        """Remove an old point and its translations, which must not be mixed with the new ones."""
         self.remove(key)
         if self.has_text(key):
             shutil.rmtree(self.text_folder(key))
 
 
 class FolderOutput(Output):
-    """One JSON per point, `wait-info-3.json`, with its translations in the folder `wait-info-3`."""
+    """One JSON per point, as `wait-info-3.json`, with translations in a folder `wait-info-3`."""
 
     @property
     def folder(self) -> Path:
@@ -134,9 +137,9 @@ class FolderOutput(Output):
 
 
 class FileOutput(Output):
-    """One point a line in `points.jsonl`; translations, if kept, in folders under `points`.
+    """One point per line, as in `points.jsonl`; translations, if kept, in folders under `points`.
 
-    Several processes may write to one file: each locks it, and replaces it by a complete new one.
+    Several processes may write to one file: each locks it and replaces it by a complete new file.
     """
 
     @property
@@ -177,7 +180,7 @@ class FileOutput(Output):
 
     @staticmethod
     def _index(lines: list[str], key: PointKey) -> int:
-        """The line of a point; beyond the last where there is none."""
+        """Line number of a point; the number of lines if there is none."""
         found = (parse(line) for line in lines)
         keys = [None if point is None else PointKey.of(point) for point in found]
         return keys.index(key) if key in keys else len(lines)
@@ -187,7 +190,7 @@ class FileOutput(Output):
 
 
 def text_folder(point: Point) -> Path:
-    """Where the translations of a point that was read are, if they were kept."""
+    """The folder with the translations of a point from `read_points`."""
     path: Path = point["path"]
     own = path.with_suffix("")
     return own / PointKey.of(point).full_stem if path.suffix == LINES else own
@@ -197,11 +200,11 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WaitinfoError(f"{folder}: cannot be made ({error.strerror})") from None
+        raise WaitinfoError(f"{folder}: cannot be created ({error.strerror})") from None
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that it is there with all its content or not at all."""
+    """Write a file atomically."""
     path = path.resolve()
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("w", encoding="utf-8") as stream:
@@ -213,9 +216,10 @@ def _replace(path: Path, text: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file that is replaced by a new one on every change, creating it where there is none.
+    """Lock a file that every change replaces by a new one; create it if it does not exist.
 
-    Whoever waited for the lock may then hold the old file's: it waits again, for the new one's.
+    A process that waited may get the lock of a file that has been replaced. It then waits for the
+    lock of the new file.
     """
     while True:
         with path.open("a") as stream:

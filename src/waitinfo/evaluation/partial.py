@@ -1,4 +1,4 @@
-"""What an interruption leaves of a point: the translations that were finished."""
+"""Translations of an unfinished point, kept on disk in case the evaluation is interrupted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Partial:
             ) from None
         self._stream.seek(0)
         self.found = dict(self._read(self._stream.read().split("\n")[:-1]))
-        # Lines that were cut off or damaged are dropped.
+        # Drop incomplete and damaged lines.
         self._stream.truncate(0)
         for number, hypothesis in self.found.items():
             self.add(number, hypothesis)

@@ -1,4 +1,4 @@
-"""Curves as a figure for a paper: told apart by marks and lines as well as by colour."""
+"""Curves as a figure for a paper, distinguished by markers and line styles as well as colours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve
 
 FORMATS = (".svg", ".png", ".pdf")
-# Colours of Okabe and Ito, which differ for colour-blind readers too, and three more.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish, and three more.
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31",
     "#6A3D9A", "#7F7F7F",
@@ -58,9 +58,9 @@ def draw(
     labels: bool = True,
     bands: bool = True,
 ) -> None:
-    """Write the figure; a curve of one point is drawn as a horizontal line.
+    """Write the figure. A curve with one point is drawn as a horizontal line.
 
-    labels: dial values at the points; bands: the uncertainty of each curve.
+    labels: show dial values at the points; bands: show the uncertainty of each curve.
     """
     check_format(out)
     plt = _pyplot()
@@ -87,7 +87,7 @@ def draw(
 
 
 def plain(text: str) -> str:
-    """Text with dollars escaped, which would start a formula."""
+    """Escape dollar signs, which would start a formula."""
     return text.replace("$", r"\$")
 
 
@@ -99,7 +99,7 @@ def curve_id(curve: Curve) -> str:
 def _save(figure: Any, out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Without date and version the same points give the same file.
+        # Without date and version, the same points give the same file.
         metadata = {"Date": None, "Creator": None} if out.suffix == ".svg" else None
         figure.savefig(out, dpi=200, metadata=metadata)
     except OSError as error:
@@ -133,7 +133,7 @@ def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool)
     if bands:
         axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
     if labels:
-        # Alternate curves write above and below, so that neighbours stay legible.
+        # Labels of alternate curves are above and below, so that they overlap less.
         up = number % 2 == 0
         for point in curve.points:
             axes.annotate(

@@ -1,6 +1,6 @@
-"""Points: the JSON that one evaluation leaves, how points are told apart, read and selected.
+"""Points, the results of evaluations: their JSON, their keys, and reading and selecting them.
 
-A file holds one point (`.json`) or one point a line (`.jsonl`).
+A file contains one point (`.json`) or one point per line (`.jsonl`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from waitinfo.errors import WaitinfoError, unknown
 
 FORMAT = 2  # of a point's JSON
-PARTS = ("name", "settings", "quality", "paper", "word", "test", "model")  # that every point has
-LINES = ".jsonl"  # suffix of a file with one point a line
+PARTS = ("name", "settings", "quality", "paper", "word", "test", "model")  # required keys
+LINES = ".jsonl"  # suffix of a file with one point per line
 Point = dict[str, Any]
 
-# What points can be selected by. The last three are part of the settings.
+# Fields for selecting points. The last three are part of the settings.
 FIELDS = ("set", "run", "seed", "name", "system", "k", "label", "ending", "beam", "dtype")
 IN_SETTINGS = ("ending", "beam", "dtype")
 PACKED = (".gz", ".xz", ".zst")
@@ -35,7 +35,7 @@ def is_point(value: Any) -> bool:
 
 
 def set_name(file: str) -> str:
-    """The name of a test set: its source file's without the language, as in newstest2015.de.xz."""
+    """The name of a test set: newstest2015 for a source file newstest2015.de.xz."""
     path = PurePath(file)
     if path.suffix in PACKED:
         path = path.with_suffix("")
@@ -44,7 +44,7 @@ def set_name(file: str) -> str:
 
 @dataclass(frozen=True)
 class PointKey:
-    """What tells points apart: no two points of one file have the same key."""
+    """The key of a point, which is unique within a file."""
 
     name: str  # of the curve
     k: float | None
@@ -58,25 +58,25 @@ class PointKey:
 
     @property
     def stem(self) -> str:
-        """Curve and dial value, as `wait-info-3`: tells the points of one run and set apart."""
+        """Curve and dial value, as `wait-info-3`; unique within one run and test set."""
         return self.name if self.k is None else f"{self.name}-{self.k:g}"
 
     @property
     def full_stem(self) -> str:
-        """The same with test set, run and seed before it."""
+        """The stem with test set, run and seed in front."""
         parts = (self.set, self.run, self.seed, self.stem)
         return ".".join(str(part) for part in parts if part is not None)
 
 
 def complete(point: Point) -> Point:
-    """A point as read, with the fields that older versions did not write."""
+    """Add the fields that older versions did not write."""
     name = set_name(point["test"]["source"].get("file", ""))
     settings = {"dtype": "float32", **point["settings"]}
     return {"run": None, "seed": None, "set": name, **point, "settings": settings}
 
 
 def parse(text: str) -> Point | None:
-    """The point that a JSON text is; None where it is anything else."""
+    """Parse a point; None if the text is not the JSON of a point."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -85,7 +85,7 @@ def parse(text: str) -> Point | None:
 
 
 def point_texts(path: Path) -> list[str]:
-    """The JSON texts in a file: all of it, or one a line."""
+    """The JSON texts of a file: one per line in a `.jsonl` file, else the whole file."""
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -96,26 +96,26 @@ def point_texts(path: Path) -> list[str]:
 
 
 def read_file(path: Path) -> list[Point]:
-    """All points of one file; raise where it holds anything else."""
+    """All points of one file; raise an error if it contains anything else."""
     points = [parse(text) for text in point_texts(path)]
     if None in points:
-        place = f"{path}, line {points.index(None) + 1}" if path.suffix == LINES else str(path)
-        raise WaitinfoError(f"{place}: not a point written by waitinfo evaluate")
+        where = f"{path}, line {points.index(None) + 1}" if path.suffix == LINES else str(path)
+        raise WaitinfoError(f"{where}: not a point written by waitinfo evaluate")
     return [point for point in points if point is not None]
 
 
 def read_points(paths: Sequence[Path]) -> list[Point]:
-    """All points in files and folders, however deep; other files in folders are ignored.
+    """All points in files and, recursively, in folders, where other files are ignored.
 
-    Each point has the file it came from as `path`.
+    The key `path` of each point is its file.
     """
-    found: dict[Path, list[Point]] = {}  # each file once, however often it is named
+    found: dict[Path, list[Point]] = {}  # each file once, even if it is named twice
     for path in paths:
         if not path.exists():
             raise WaitinfoError(f"{path}: no such results")
         files = _files(path) if path.is_dir() else {path.resolve(): read_file(path)}
         if not any(files.values()):
-            raise WaitinfoError(f"{path}: holds no points; waitinfo evaluate writes them")
+            raise WaitinfoError(f"{path}: contains no points; waitinfo evaluate writes them")
         found |= files
     return [{**point, "path": path} for path, points in found.items() for point in points]
 
@@ -136,12 +136,14 @@ def _files(folder: Path) -> dict[Path, list[Point]]:
 
 
 def select(points: Iterable[Point], conditions: Sequence[str]) -> list[Point]:
-    """Points that fulfil all conditions, as `set=newstest2015` or `run=wait-info,multipath`."""
+    """Select points by conditions such as `set=newstest2015` or `run=wait-info,multipath`."""
     chosen = list(points)
     for condition in conditions:
         field, equals, values = condition.partition("=")
         if not equals:
-            raise WaitinfoError(f"--where {condition}: give FIELD=VALUE, as set=newstest2015")
+            raise WaitinfoError(
+                f"--where {condition}: write it as FIELD=VALUE, such as set=newstest2015"
+            )
         if field not in FIELDS:
             raise unknown("--where field", field, FIELDS)
         wanted = values.split(",")
@@ -154,7 +156,7 @@ def select(points: Iterable[Point], conditions: Sequence[str]) -> list[Point]:
 
 
 def _text(point: Point, field: str) -> str:
-    """A field's value as it is typed."""
+    """A field's value as typed on the command line."""
     value = (point["settings"] if field in IN_SETTINGS else point).get(field)
     if isinstance(value, float):
         return f"{value:g}"
@@ -162,7 +164,7 @@ def _text(point: Point, field: str) -> str:
 
 
 def sets_of(points: Iterable[Point]) -> dict[tuple[str, str], str]:
-    """The test sets that points were scored on: names by checksums of source and reference."""
+    """Names of the points' test sets, by checksums of source and reference."""
     return {
         (point["test"]["source"]["sha256"], point["test"]["reference"]["sha256"]): point["set"]
         for point in points

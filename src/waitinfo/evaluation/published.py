@@ -1,7 +1,7 @@
-"""The figures that the paper published in its appendix, to compare with.
+"""The results in the paper's appendix, for comparison.
 
-They are counted in the `paper` profile, with lower-cased tokenised BLEU. Two values of AP that
-repeat the column before them in print are left out.
+They use the `paper` profile and lower-cased tokenised BLEU. Two AP values are left out, because the
+paper repeats the previous column there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _rows() -> list[dict[str, str]]:
 
 
 def settings() -> list[str]:
-    """Language pairs and sizes with published figures, as `de-en base`."""
+    """Language pairs and sizes with published results, as `de-en base`."""
     return list(dict.fromkeys(row["setting"] for row in _rows()))
 
 
@@ -33,11 +33,11 @@ def published_curves(setting: str, x: str, y: str) -> list[Curve]:
     profile, _, metric = x.rpartition(".")
     if profile != "paper" or metric not in COLUMNS:
         raise WaitinfoError(
-            f"--x {x}: the paper published {', '.join(f'paper.{c}' for c in COLUMNS)} only, "
-            "counted in tokens; other counts do not belong in one plot with them"
+            f"--x {x}: the paper published only {', '.join(f'paper.{c}' for c in COLUMNS)}, "
+            "in tokens; other metrics cannot be compared with them"
         )
     if y != "BLEU_lowercase":
-        raise WaitinfoError(f"--y {y}: the paper published BLEU_lowercase only")
+        raise WaitinfoError(f"--y {y}: the paper published only BLEU_lowercase")
     curves: dict[str, Curve] = {}
     for row in _rows():
         if row["setting"] != setting or not row[metric]:

@@ -1,4 +1,4 @@
-"""Translation quality, by sacrebleu and, where it is installed, COMET."""
+"""Translation quality, measured by sacrebleu and, if installed, COMET."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError
 
-RESAMPLES = 1000  # of the test set, for confidence intervals and paired tests
+RESAMPLES = 1000  # bootstrap resamples, for confidence intervals and paired tests
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 
 def check_installed() -> None:
-    """Raise now, not after an hour of translating."""
+    """Raise an error now, before translation, if sacrebleu is missing."""
     _sacrebleu()
 
 
@@ -39,8 +39,8 @@ class Score:
     signature: str
 
 
-# By name: the metric of sacrebleu and its settings. BLEU_lowercase is the paper's way of counting:
-# tokenised and lower-cased.
+# By name: sacrebleu metric and settings. BLEU_lowercase, tokenised and lower-cased, is the paper's
+# metric.
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "BLEU": ("BLEU", {}),
     "BLEU_lowercase": ("BLEU", {"lowercase": True}),
@@ -50,7 +50,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @lru_cache(maxsize=16)
 def _metric(name: str, references: tuple[str, ...] | None) -> Any:
-    """A metric; with references, they are prepared once for all that is scored against them."""
+    """A metric; given references are preprocessed once for all translations scored with them."""
     kind, settings = SETTINGS[name]
     if references is not None:
         settings = {**settings, "references": [list(references)]}
@@ -60,12 +60,12 @@ def _metric(name: str, references: tuple[str, ...] | None) -> Any:
 def score(
     name: str, hypotheses: Sequence[str], references: Sequence[str], resamples: int = 0
 ) -> Score:
-    """A corpus score of detokenised text; with resamples also its bootstrap interval."""
+    """Corpus score of detokenised text; with resamples, also its bootstrap interval."""
     metric = _metric(name, tuple(references))
     if not resamples or len(hypotheses) < 2:
         found = metric.corpus_score(list(hypotheses), None)
         return Score(float(found.score), None, str(metric.get_signature()))
-    # As corpus_score(n_bootstrap=…) does, which fails where a resample scores 0.
+    # Like corpus_score(n_bootstrap=…), which fails if a resample scores 0.
     from sacrebleu.significance import _bootstrap_resample, estimate_ci
 
     stats = metric._extract_corpus_statistics(list(hypotheses), None)
@@ -74,7 +74,7 @@ def score(
     metric.seed, drawn = _bootstrap_resample(stats, metric, resamples)
     _, interval = estimate_ci(np.array([float(each.score) for each in drawn]))
     signature = str(metric.get_signature())
-    metric.n_bootstrap, metric.seed = None, None  # the metric is used again
+    metric.n_bootstrap, metric.seed = None, None  # the cached metric is reused
     return Score(float(found.score), float(interval), signature)
 
 
@@ -126,7 +126,7 @@ def load_comet(model: str) -> Any:
 
 @dataclass(frozen=True)
 class PairedResult:
-    """Two systems on the same sentences."""
+    """Scores of two systems on the same sentences, and the p-value of their difference."""
 
     baseline: float
     other: float
@@ -141,7 +141,7 @@ def paired_bootstrap(
     resamples: int = RESAMPLES,
 ) -> PairedResult:
     """sacrebleu's paired bootstrap test of two sets of translations."""
-    if list(baseline) == list(other):  # no resample can differ, which sacrebleu takes for p = 0.001
+    if list(baseline) == list(other):  # sacrebleu would report p = 0.001 for equal translations
         same = score(name, baseline, references).score
         return PairedResult(same, same, 1.0)
     _sacrebleu()
@@ -157,6 +157,6 @@ def paired_bootstrap(
     _, found = test()
     results: Any = next(results for key, results in found.items() if key != "System")
     first, second = results
-    if first.score == second.score:  # as where only what the metric ignores differs
+    if first.score == second.score:  # the translations differ only in ways the metric ignores
         return PairedResult(float(first.score), float(second.score), 1.0)
     return PairedResult(float(first.score), float(second.score), float(second.p_value))

@@ -1,8 +1,8 @@
-"""Latency with the time of computation counted: words arrive at a speaking rate, one stream.
+"""Computation-aware latency of one stream whose words arrive at a speaking rate.
 
-Nothing waits for real. Each word is handed to a live stream as soon as the one before is dealt
-with, the time that takes is measured, and a clock is kept as if the word had arrived when the
-speaker said it: work on it begins when it has been said and the work before is done.
+The measurement does not wait for a speaker. Each word is pushed to a stream as soon as the previous
+word is processed, and the processing time is measured. A simulated clock then places the work:
+processing of a word starts when the word has been spoken and the previous work is done.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class TimedTrace:
     """When each translated word was shown, in milliseconds from the start of speaking."""
 
     shown: list[float]
-    said: list[float]  # the same without computation: when the last source word it saw was said
-    work: list[float]  # computation a source word caused
-    behind: float  # how long after the last word had been said all work was done
-    source: float  # length of the speech
+    said: list[float]  # without computation: when the last source word it depends on was spoken
+    work: list[float]  # processing time of each source word
+    behind: float  # time from the end of the speech to the end of the work
+    source: float  # duration of the speech
 
 
 def timed_trace(translator: Translator, source: str, k: float | None, rate: float) -> TimedTrace:
-    """Translate one sentence spoken at `rate` words a second."""
+    """Translate one sentence spoken at `rate` words per second."""
     words = source.split()
     each = 1000 / rate
     stream = translator.stream(k, segment=False)
@@ -66,9 +66,9 @@ def timed_latency(
     rate: float,
     advance: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Computation-aware metrics in milliseconds (reference length in the rate), and the work."""
+    """Computation-aware metrics in milliseconds, with the reference length, and work times."""
     if sources:
-        timed_trace(translator, sources[0], k, rate)  # the first pass of a model is slower
+        timed_trace(translator, sources[0], k, rate)  # warm up
     aware: list[dict[str, float | None]] = []
     ideal: list[dict[str, float | None]] = []
     work: list[float] = []

@@ -1,4 +1,4 @@
-"""The trace of a translation in words: what a listener sees, and how much had been said by then."""
+"""Word-level trace of a translation: the words shown, and the source words read by then."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class WordTrace:
 
 
 def word_trace(vocabulary: Vocabulary, source: str, hypothesis: Hypothesis) -> WordTrace:
-    """A token-level hypothesis in words.
+    """Convert a token-level hypothesis to words.
 
-    A source word arrives whole, and end-of-sentence with the last one. A target word is shown when
-    a token that begins another, or ends the sentence, has been written: its delay is that token's.
+    All tokens of a source word arrive together, and end-of-sentence arrives with the last word. A
+    target word is shown when the first token of the next word, or end-of-sentence, is written. Its
+    delay is the delay of that token.
     """
-    arrived: list[int] = []  # by source token: the number of the word it belongs to
+    arrived: list[int] = []  # for each source token, the number of its word
     count = 0
     for count, word in enumerate(source.split(), 1):
         arrived += [count] * len(vocabulary.source.encode(word))

@@ -1,4 +1,4 @@
-"""Model: the info-aware Transformer, its attention, and its folder on disk."""
+"""The info-aware Transformer: its layers, its losses, and saving and loading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-head attention that takes an additive score bias, with or without a cache."""
+"""Multi-head attention with an additive score bias, with or without a cache."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,9 +29,9 @@ def merge_heads(x: Tensor) -> Tensor:
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """softmax(q k / sqrt(d) + bias) v, by whichever fused kernel fits.
+    """softmax(q k / sqrt(d) + bias) v, computed by the fused kernel that torch selects.
 
-    The bias is [B, 1 or H, T or 1, S]; `causal` stands for a plain causal mask without a bias.
+    The bias is [B, 1 or H, T or 1, S]. `causal` applies a plain causal mask instead of a bias.
     """
     if bias is not None:
         shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
@@ -41,31 +42,31 @@ def attend(
 
 
 def split_projection(projected: Tensor, heads: int) -> tuple[Tensor, ...]:
-    """Queries, keys and values side by side, [B, T, 3d] -> [B, H, T, d/H] each."""
+    """Split packed queries, keys and values: [B, T, 3d] -> [B, H, T, d/H] each."""
     return tuple(split_heads(part, heads) for part in projected.chunk(3, dim=-1))
 
 
 def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: float) -> Tensor:
-    """Attention of a sentence to itself: queries, keys and values [B, T, 3d] -> [B, T, d]."""
+    """Self-attention over packed queries, keys and values: [B, T, 3d] -> [B, T, d]."""
     queries, keys, values = split_projection(projected, heads)
     return merge_heads(attend(queries, keys, values, bias, bias is None, dropout))
 
 
 @dataclass(frozen=True)
 class CachePosition:
-    """Where new positions go in a cache: rows of it, positions at [R, T], and how far to look."""
+    """The cache rows and positions that a step writes to."""
 
     rows: Rows
-    at: Tensor
-    keys: int  # one more than the furthest position of any row
+    at: Tensor  # [R, T] new positions of each row
+    keys: int  # positions to attend to: one more than the largest position of any row
 
 
 @dataclass(frozen=True)
 class SelfView:
-    """What a self-attention may look at.
+    """The positions that self-attention may attend to.
 
-    bias None means everything before and including the query (causal, without info). With a
-    position, the keys are those of the cache, the new ones included.
+    `bias` None means plain causal attention, without info. With `position`, the keys are those of
+    the cache, including the new ones.
     """
 
     bias: Tensor | None
@@ -80,7 +81,7 @@ class SelfAttention(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.project = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.attend: SelfAttend = self_attend  # a fused kernel may take its place
+        self.attend: SelfAttend = self_attend  # can be replaced by a fused kernel
 
     def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
         """[B, T, d] -> [B, T, d]."""
@@ -97,7 +98,7 @@ class SelfAttention(nn.Module):
 
 @dataclass(frozen=True)
 class Memory:
-    """A layer's keys and values of the source: [B, H, S, d/H] each."""
+    """Source keys and values of one decoder layer: [B, H, S, d/H] each."""
 
     keys: Tensor
     values: Tensor
@@ -108,15 +109,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class SourceView:
-    """What a cross-attention may look at: the visible prefix, and the bias made from it."""
+    """The source prefix that cross-attention may attend to, and the bias computed from it."""
 
     visible: Tensor  # [B, T] or [B, H, T]: source tokens each query sees
     bias: Tensor  # [B, 1 or H, T, S]
     k: Tensor | None = None  # [B] the latency dial, for attention that depends on it
-    read_bias: Tensor | None = None  # [B, 1, T, S] over all that was read, where heads see less
+    read_bias: Tensor | None = None  # [B, 1, T, S] over all tokens read, if heads see fewer
     at: Tensor | None = None  # [B, T] target positions of the queries
-    before: Tensor | None = None  # [B, H] the layer's state after the position before; None: start
-    streaming: bool = False  # decisions are taken for good, as they are when translating
+    before: Tensor | None = None  # [B, H] layer state after the previous position; None at first
+    streaming: bool = False  # hard decisions, as in translation, instead of expectations
 
 
 @dataclass(frozen=True)
@@ -125,21 +126,21 @@ class AttentionReport:
 
     state: Tensor | None = None  # [B, H, T] source position of each head after each target position
     stopped: Tensor | None = None  # [B, H, T] whether a head stopped within the visible prefix
-    alignment: Tensor | None = None  # [B, H, T, S] expected, for a latency loss
-    gates: Tensor | None = None  # [B, H, T] weights of the heads
+    alignment: Tensor | None = None  # [B, H, T, S] expected alignment, for a latency loss
+    gates: Tensor | None = None  # [B, H, T] weight of each head
 
 
 class CrossAttention(nn.Module):
     """Cross-attention of one decoder layer.
 
-    A subclass can replace it: same arguments, and an optional second result (expected alignments,
-    wishes to read on) that the system finds in `Decoded.extras`. A subclass with a `name` of its
-    own is registered under it, as a value of `model.cross_attention`.
+    Subclasses take the same arguments and may return an `AttentionReport`, which the system finds
+    in `Decoded.extras`. A subclass that defines `name` is registered under it, as a value of
+    `model.cross_attention`.
     """
 
     name: ClassVar[str] = "plain"
-    carries: ClassVar[bool] = False  # whether a state goes from one target position to the next
-    key_vectors: ClassVar[int] = 1  # a head's keys of one source token, side by side
+    carries: ClassVar[bool] = False  # whether state passes from one target position to the next
+    key_vectors: ClassVar[int] = 1  # key vectors per head and source token, concatenated
     dtype: torch.dtype | None = None  # of keys and values; None: that of the model
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -156,7 +157,7 @@ class CrossAttention(nn.Module):
             known = CROSS_ATTENTIONS.setdefault(cls.name, cls)
             if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
-            CROSS_ATTENTIONS[cls.name] = cls  # the same defined again, as in a notebook
+            CROSS_ATTENTIONS[cls.name] = cls  # the same class defined again, as in a notebook
 
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
@@ -173,5 +174,5 @@ class CrossAttention(nn.Module):
         return self.out(merge_heads(mixed)), None
 
 
-# By name, as `model.cross_attention` gives it; systems add theirs when they are imported.
+# Values of `model.cross_attention`. Systems register theirs when they are imported.
 CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}

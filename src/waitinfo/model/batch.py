@@ -13,15 +13,15 @@ from torch import Tensor
 
 from waitinfo.text.special import EOS, PAD
 
-MULTIPLE = 4  # padded lengths are multiples of this: fewer shapes, for a little padding
+MULTIPLE = 4  # padded lengths are multiples of this: fewer shapes at the cost of some padding
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs as padded tensors. n and m count end-of-sentence; S and T are padded.
+    """Sentence pairs as padded tensors. n and m include end-of-sentence; S and T are padded.
 
     Numbers that a training step needs on the host (`pairs`, `tokens`, `longest_source`, `lengths`)
-    are plain ints, so that nothing has to be fetched from a device.
+    are plain ints, so that reading them never waits for the device.
     """
 
     source: Tensor  # [B, S] x_1 … x_n, x_n = EOS
@@ -30,7 +30,7 @@ class Batch:
     target_out: Tensor  # [B, T] y_1 … y_m, y_m = EOS
     target_lengths: Tensor  # [B] m
     pairs: int
-    tokens: int  # target tokens, end-of-sentence counted
+    tokens: int  # target tokens, including end-of-sentence
     longest_source: int
     lengths: tuple[tuple[int, int], ...]  # (n, m) of each pair
 
@@ -48,14 +48,14 @@ class Batch:
 
 
 def round_up(number: Any) -> Any:
-    """A number, or an array of them, up to the next multiple."""
+    """Round a number or an array up to a multiple of MULTIPLE."""
     return -(-number // MULTIPLE) * MULTIPLE
 
 
 def pad_rows(
     flat: np.ndarray, lengths: npt.NDArray[np.int64], first: int | None, last: int | None
 ) -> Tensor:
-    """Rows of tokens with an optional first and last token, padded on the right: [B, width]."""
+    """Pad rows of tokens on the right, with an optional first and last token: [B, width]."""
     before = int(first is not None)
     width = round_up(int(lengths.max()) + before + int(last is not None))
     rows = np.full((len(lengths), width), PAD, np.int64)
@@ -70,7 +70,7 @@ def pad_rows(
 
 
 def pad_sources(sentences: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Token lists as source rows with end-of-sentence: [B, S], and their lengths [B]."""
+    """Pad token lists to source rows [B, S] with end-of-sentence; also return lengths [B]."""
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
     flat = np.fromiter((t for s in sentences for t in s), np.int64, int(lengths.sum()))
     return pad_rows(flat, lengths, None, EOS), torch.from_numpy(lengths + 1)

@@ -34,7 +34,7 @@ class BundledModel:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the folder in bytes."""
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
 
@@ -43,13 +43,13 @@ def models_folder() -> Path:
 
 
 def bundled_models() -> dict[str, BundledModel]:
-    """By name."""
+    """Bundled models by name."""
     found = sorted(path.parent for path in models_folder().glob(f"*/{CONFIG}"))
     return {folder.name: BundledModel(folder.name, folder) for folder in found}
 
 
 def find_model(path: str | Path | None) -> Path:
-    """A path as it is, the name of a bundled model as its folder; nothing means the default one."""
+    """Resolve a path or the name of a bundled model; None means the default model."""
     models = bundled_models()
     if path is None:
         if DEFAULT not in models:
@@ -59,5 +59,5 @@ def find_model(path: str | Path | None) -> Path:
         return Path(path)
     if str(path) not in models:
         names = ", ".join(models) or "none"
-        raise WaitinfoError(f"{path}: no such model; bundled are: {names}")
+        raise WaitinfoError(f"{path}: no such model; bundled models: {names}")
     return models[str(path)].folder

@@ -1,4 +1,4 @@
-"""Caches of keys and values, one row a stream, each row at its own length."""
+"""Key-value caches: one row per stream, each row with its own length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a cache. Neighbouring rows are taken as a slice, which copies nothing."""
+    """Some rows of a cache. Adjacent rows are selected by a slice, which copies nothing."""
 
     index: Tensor  # [R]
     span: slice | None
@@ -24,17 +24,17 @@ class Rows:
         return cls(torch.tensor(rows, device=device), span)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """These rows of a tensor."""
+        """Select these rows of a tensor."""
         return tensor[self.span] if self.span is not None else tensor.index_select(0, self.index)
 
 
 class KeyValueCache:
     """Keys and values of the positions so far: [rows, H, capacity, d/H] each.
 
-    Keys may be several times as wide, for attention that has more than one key a token.
+    Keys may be several times as wide, for attention with more than one key per token.
 
-    Rows advance on their own: each writes where its own position is. Writing a position again
-    replaces it, so a step that a policy refuses needs no undoing.
+    Rows advance independently: each writes at its own position. Writing a position again replaces
+    it, so a step that the policy rejects needs no rollback.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class KeyValueCache:
         self.values[row] = 0
 
     def reorder(self, index: Tensor) -> None:
-        """Row i becomes what row index[i] was."""
+        """Replace each row i with the former row index[i]."""
         self.keys, self.values = self.keys[index], self.values[index]
 
     @property

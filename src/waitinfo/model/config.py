@@ -32,19 +32,19 @@ class ModelConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
-    norm: str = "pre"  # layer norm before each sublayer, or after it as in the paper
-    encoder: str = "causal"  # causal: a source token sees only earlier ones, so it never changes
+    norm: str = "pre"  # layer norm before each sublayer, or after it ("post") as in the paper
+    encoder: str = "causal"  # causal: a source state depends on earlier tokens only
     cross_attention: str = "plain"
-    info: str = "none"  # none, learned through attention, or by token frequency or embedding norm
+    info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
     info_self_attention: bool = True  # Eq. 8-9
     info_cross_attention: bool = True  # Eq. 10-11
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
-    write_head: bool = False  # a probability of WRITE, from each decoder state
+    write_head: bool = False  # predict a probability of WRITE from each decoder state
 
     def __post_init__(self) -> None:
         if self.cross_attention not in CROSS_ATTENTIONS:
-            SYSTEMS.load()  # they register theirs
+            SYSTEMS.load()  # systems register their cross-attention
         for name, allowed in {**CHOICES, "cross_attention": tuple(CROSS_ATTENTIONS)}.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"model.{name}", getattr(self, name), allowed)
@@ -53,11 +53,14 @@ class ModelConfig:
                 raise WaitinfoError(f"model.{name} {getattr(self, name)}: must be at least 1")
         if self.width % self.heads:
             raise WaitinfoError(
-                f"model.width {self.width} cannot be split among {self.heads} heads; "
+                f"model.width {self.width} is not divisible by {self.heads} heads; "
                 "choose a multiple"
             )
         if self.joint and self.source_vocabulary != self.target_vocabulary:
-            raise WaitinfoError("a joint vocabulary has one size; source and target differ")
+            raise WaitinfoError(
+                f"model.joint true: source_vocabulary {self.source_vocabulary} and "
+                f"target_vocabulary {self.target_vocabulary} must be equal"
+            )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise WaitinfoError(f"model.{name} {getattr(self, name)} is not in [0, 1)")
+                raise WaitinfoError(f"model.{name} {getattr(self, name)}: must be in [0, 1)")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import CrossAttention, SelfAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.exact import ExactCrossAttention, ExactSelfAttention, value_bits
@@ -28,10 +27,7 @@ def integer_model(config: ModelConfig, stored: dict[str, Tensor]) -> Transformer
     """
     with torch.device("meta"):
         model = Transformer(config)
-    try:
-        return _Conversion(model, dict(stored)).run()
-    except KeyError as error:
-        raise WaitinfoError(f"weights do not fit config.json ({error} is missing)") from None
+    return _Conversion(model, dict(stored)).run()
 
 
 class _Conversion:
@@ -57,10 +53,10 @@ class _Conversion:
             for number, layer in enumerate(layers):
                 self._layer(layer, f"{side}_layers.{number}")
         rest = {name: tensor.float() for name, tensor in dequantize(self.weights).items()}
-        model.load_state_dict(rest, strict=False, assign=True)
+        unexpected = model.load_state_dict(rest, strict=False, assign=True).unexpected_keys
         missing = [name for name, tensor in model.named_parameters() if tensor.is_meta]
-        if missing:
-            raise KeyError(missing[0])
+        if missing or unexpected:
+            raise KeyError((missing + unexpected)[0])
         self._exact_info(model.source_info, source)
         self._exact_info(model.target_info, target)
         for layer in model.decoder_layers:
@@ -85,8 +81,10 @@ class _Conversion:
     def _cross_attention(self, cross: CrossAttention, name: str) -> CrossAttention:
         if type(cross) is CrossAttention:
             bits = self._value_bits(f"{name}.project")
-            parts = [self._linear(f"{name}.{part}") for part in ("queries", "project", "out")]
-            return ExactCrossAttention(*parts, heads=cross.heads, value_bits=bits)
+            queries, project, out = (
+                self._linear(f"{name}.{part}") for part in ("queries", "project", "out")
+            )
+            return ExactCrossAttention(queries, project, out, cross.heads, bits)
         # Other attention is computed in float64, where the order of sums hardly shows.
         cross.dtype = torch.float64
         for part in ("queries", "project"):

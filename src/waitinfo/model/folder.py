@@ -1,6 +1,6 @@
 """The layout of a model folder: `config.json`, `tokenizer.model` and safetensors weights.
 
-Finding a model and reading what it is needs no torch; loading it does (`model.saving`).
+Finding a model and reading its config needs no torch; loading its weights does (`model.saving`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 def resolve_model(path: Path) -> Path:
-    """The model folder meant by a path: itself, or a run folder's best or last model."""
+    """Find the model folder for a path: the path itself, or the best or last model of a run."""
     for candidate in (path, path / "best", path / "last"):
         if candidate != path and path.is_dir():
             recover_folder(candidate)
@@ -35,14 +35,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise WaitinfoError(f"{folder / CONFIG}: cannot be read ({error})") from None
     if config.get("format") != FORMAT:
-        raise WaitinfoError(f"{folder}: a model of another version of waitinfo")
+        raise WaitinfoError(
+            f"{folder}: model format {config.get('format')} is not supported; this version of "
+            f"waitinfo reads format {FORMAT}"
+        )
     return config
 
 
 def fingerprint(folder: Path) -> str:
-    """A checksum of all that decides what a model writes: settings, vocabularies and weights."""
+    """Checksum of everything that affects a model's output: settings, vocabularies, weights."""
     digest = hashlib.sha256()
-    # The names of its languages decide nothing. Models saved without them keep their checksum.
+    # Language names do not affect the output. Models saved without them keep their checksum.
     config = {key: value for key, value in read_config(folder).items() if key != "languages"}
     digest.update(CONFIG.encode())
     digest.update(hashlib.sha256((json.dumps(config, indent=2) + "\n").encode()).digest())

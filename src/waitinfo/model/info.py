@@ -1,7 +1,7 @@
-"""Info: how much information a token carries, and how attention uses and teaches it.
+"""Info: the amount of information in a token, and how attention uses and learns it.
 
-Equation numbers are the paper's. Scaling softmax weights by w and renormalising equals adding
-log w to the scores, so both special attentions are ordinary attention with an additive bias.
+Equation numbers are the paper's. Scaling softmax weights by w and renormalising is the same as
+adding log w to the scores, so both info-aware attentions are plain attention with an additive bias.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from waitinfo.text.special import BOS
 
-SMALLEST_WEIGHT = 1e-4  # of 2 - |difference|: keeps its logarithm finite in half precision
+SMALLEST_WEIGHT = 1e-4  # lower bound of 2 - |difference|: its log stays finite in half precision
 
 
 class InfoQuantizer(nn.Module):
@@ -25,14 +25,14 @@ class InfoQuantizer(nn.Module):
         self.out = nn.Linear(width, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, d] -> [B, T], in float32 or better whatever the precision around it."""
+        """[B, T, d] -> [B, T], in float32 or better, also under autocast."""
         hidden = torch.tanh(self.hidden(torch.tanh(x)))
         exact = torch.promote_types(self.out.weight.dtype, torch.float32)
         return 2 * torch.sigmoid((hidden.to(exact) * self.out.weight[0].to(exact)).sum(-1))
 
 
 class TokenInfo(nn.Module):
-    """One side's info, from any of its sources: attention learning, frequency, norm, or fixed."""
+    """Info of source or target tokens: learned, from frequency, from the norm, or fixed to 1."""
 
     def __init__(self, kind: str, vocabulary: int, width: int, fixed: bool) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class TokenInfo(nn.Module):
         self.scale: Tensor
         self.share: Tensor
         self.table: Tensor
-        self._kept: tuple[list[Any], Tensor, list[Tensor]] | None = None
+        self._cached: tuple[list[Any], Tensor, list[Tensor]] | None = None
         if self.kind == "attention":
             self.quantizer = InfoQuantizer(width)
         elif self.kind == "frequency":
@@ -50,7 +50,7 @@ class TokenInfo(nn.Module):
             self.register_buffer("scale", torch.ones(()))
 
     def forward(self, tokens: Tensor, x: Tensor, embedding: Tensor) -> Tensor:
-        """tokens [B, T], their embeddings with positions x [B, T, d], matrix [V, d] -> [B, T]."""
+        """tokens [B, T], embeddings with positions x [B, T, d], embedding [V, d] -> [B, T]."""
         if self.kind == "attention":
             info = self.quantizer(x)
         elif self.kind == "frequency":
@@ -60,25 +60,25 @@ class TokenInfo(nn.Module):
         else:
             kind = embedding.dtype if embedding.is_floating_point() else x.dtype
             info = torch.ones(tokens.shape, device=x.device, dtype=kind)
-        # The position that carries begin-of-sequence stands for no token yet.
+        # Begin-of-sequence is not a target token; the first position always has info 1.
         return info.masked_fill(tokens == BOS, 1.0)
 
     def _by_norm(self, embedding: Tensor) -> Tensor:
-        """Info of every token, from the matrix [V, d]: [V].
+        """Info of every token of the vocabulary, from the embedding [V, d]: [V].
 
-        It is computed once for a trained model, and again when a tensor it depends on changes.
-        Training changes the matrix with every update.
+        In evaluation mode the result is cached until one of its inputs changes. Training changes
+        the embedding with every update, so nothing is cached there.
         """
         inputs = (embedding, self.share, self.scale)
         if self.training or any(tensor.is_inference() for tensor in inputs):
-            return self._compute_by_norm(embedding)  # changes could not be seen
+            return self._compute_by_norm(embedding)  # inference tensors do not track changes
         state = [(tensor.data_ptr(), tensor.dtype, tensor._version) for tensor in inputs]
-        if self._kept is None or self._kept[0] != state:
+        if self._cached is None or self._cached[0] != state:
             with torch.inference_mode(False):  # later passes may need gradients
                 table = self._compute_by_norm(embedding)
-            # Holding on to the inputs keeps their addresses from being used again.
-            self._kept = state, table, [tensor.detach() for tensor in inputs]
-        return self._kept[1]
+            # References to the inputs keep their addresses from being reused.
+            self._cached = state, table, [tensor.detach() for tensor in inputs]
+        return self._cached[1]
 
     def _compute_by_norm(self, embedding: Tensor) -> Tensor:
         norms = embedding.detach().norm(dim=-1)
@@ -90,7 +90,7 @@ class TokenInfo(nn.Module):
         self.kind = "frequency"
 
     def fit(self, counts: Tensor, mean: float) -> None:
-        """Set what the heuristic kinds need: token counts [V], and the average info they aim at."""
+        """Fit the heuristic kinds to token counts [V], so that info is `mean` on average."""
         if self.kind == "frequency":
             frequency = (counts + 1).double() / (counts + 1).sum()
             surprise = -frequency.log()
@@ -108,7 +108,7 @@ def _in_range(info: Tensor) -> Tensor:
 def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
     """Additive bias of causal self-attention, with info on the diagonal (Eq. 8).
 
-    at [B, T]: position of each query; keys: number of key positions L; info [B, T] of the queries.
+    at [B, T]: position of each query; keys: number L of key positions; info [B, T] of the queries.
     Returns [B, 1, T, L].
     """
     columns = torch.arange(keys, device=at.device)
@@ -130,8 +130,8 @@ def consistency(source_info: Tensor, target_info: Tensor) -> Tensor:
 def cross_bias(visible: Tensor, keys: int, weight: Tensor | None = None) -> Tensor:
     """Additive bias of cross-attention over a visible prefix.
 
-    visible [B, T] or, per head, [B, H, T]: how many source tokens each query sees;
-    weight [B, 1, T, S]: a bias for those it sees. Returns [B, 1 or H, T, S].
+    visible [B, T] or, per head, [B, H, T]: number of source tokens that each query sees;
+    weight [B, 1, T, S]: bias of the visible tokens. Returns [B, 1 or H, T, S].
     """
     if visible.dim() == 2:
         visible = visible[:, None]
@@ -150,8 +150,8 @@ def info_sum_loss(
 ) -> Tensor:
     """|sum I_src - zeta| + |sum I_tgt - zeta| (Eq. 6), summed over the batch.
 
-    The masks choose the real tokens, without special ones; zeta is by `total` the mean of the two
-    lengths, the source length n, or the target length m.
+    The masks select the real tokens, without special tokens. zeta is the mean of both lengths, the
+    source length n, or the target length m, as `total` says.
     """
     n, m = source_mask.sum(-1), target_mask.sum(-1)
     zeta = {"mean": (n + m) / 2, "source": n, "target": m}[total].to(source_info.dtype)
@@ -165,15 +165,15 @@ def info_path(
 ) -> Tensor:
     """g_K(i): source tokens read before target token i is written (Eq. 12).
 
-    source_info [B, S]; target_info [B, T] of the decoder's inputs (BOS, y_1, …), the first being 1;
-    lengths [B] of the source, end-of-sentence counted. Returns [B, T] in 1 … n, non-decreasing.
-    The target token about to be written is unknown, so only the info of those before it counts.
+    source_info [B, S]; target_info [B, T] of the decoder inputs (BOS, y_1, …), where the first is
+    1; lengths [B] of the source, including end-of-sentence. Returns [B, T] in 1 … n,
+    non-decreasing. The next target token is unknown, so only the info of earlier ones is summed.
     """
     received = source_info.double().cumsum(-1)
     used = torch.nn.functional.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
     dial = torch.as_tensor(k, device=used.device, dtype=torch.float64).reshape(-1, 1)
     threshold = dial + used
-    # The number of prefixes that fall short, plus one, is the first that does not.
+    # The shortest sufficient prefix is one longer than the number of insufficient prefixes.
     path = torch.searchsorted(received.contiguous(), threshold.contiguous()) + 1
     if floor:
         path = torch.maximum(path, torch.arange(2, path.shape[1] + 2, device=path.device))

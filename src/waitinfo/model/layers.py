@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.width, config.ffn)
         self.out = nn.Linear(config.ffn, config.width)
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.linear_relu: LinearRelu = linear_relu  # a fused kernel may take its place
+        self.linear_relu: LinearRelu = linear_relu  # can be replaced by a fused kernel
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.dropout(self.linear_relu(x, self.inner)))
@@ -47,14 +47,14 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor
 
 
 class Residual(nn.Module):
-    """x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm after it."""
+    """x + sublayer(norm(x)) for norm "pre", or norm(x + sublayer(x)) for norm "post"."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.before = config.norm == "pre"
-        self.add_norm: AddNorm = add_norm  # a fused kernel may take its place
+        self.add_norm: AddNorm = add_norm  # can be replaced by a fused kernel
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.before:
@@ -95,13 +95,13 @@ class DecoderLayer(nn.Module):
         source: SourceView,
         cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, AttentionReport | None]:
-        extra: list[AttentionReport | None] = []
+        reports: list[AttentionReport | None] = []
 
         def cross(h: Tensor) -> Tensor:
-            mixed, found = self.cross(h, memory, source)
-            extra.append(found)
+            mixed, report = self.cross(h, memory, source)
+            reports.append(report)
             return mixed
 
         x = self.around_attention(x, lambda h: self.attention(h, view, cache))
         x = self.around_cross(x, cross)
-        return self.around_feed_forward(x, self.feed_forward), extra[0]
+        return self.around_feed_forward(x, self.feed_forward), reports[0]

@@ -1,8 +1,8 @@
-"""Log-probabilities of single tokens without ever holding all logits, for losses that weigh them.
+"""Log-probabilities of single tokens without storing all logits, for losses that weight tokens.
 
-Logits are computed a chunk of tokens at a time and forgotten. What weight each token has in the
-loss is only known when gradients flow back; then the chunk's logits are computed again and turned
-into their own gradient.
+Logits are computed for one chunk of tokens at a time and discarded. The weight of each token in the
+loss is known only in the backward pass, which computes the logits of each chunk again and turns
+them into their own gradient in place.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class _LinearLogProbability(torch.autograd.Function):
 def linear_log_probability(
     states: Tensor, weight: Tensor, tokens: Tensor, size: int
 ) -> tuple[Tensor, Tensor]:
-    """log p of a token for each state, and the log of the sum that its softmax divides by: [N].
+    """Log-probability of one token per state, and the log of the softmax denominator: [N] each.
 
-    states [N, d], output matrix [V, d], tokens [N]; logits are there for `size` states at a time.
+    states [N, d], output matrix [V, d], tokens [N]. Logits are stored for `size` states at a time.
     """
     return _LinearLogProbability.apply(states, weight, tokens, size)

@@ -1,9 +1,8 @@
-"""Cross-entropy over a vocabulary without ever holding all of its logits.
+"""Cross-entropy over a vocabulary without storing all logits.
 
-For 32,000 tokens and 16,000 words the logits alone take two gigabytes, and automatic
-differentiation keeps them twice. Here they are computed a chunk of tokens at a time, turned into
-their own gradient on the spot, and forgotten: what is kept is the gradient of the states and of the
-output matrix.
+For 32,000 tokens and 16,000 words the logits alone take two gigabytes, and autograd stores them
+twice. Here they are computed for one chunk of tokens at a time, turned into their own gradient at
+once, and discarded. Only the gradients of the states and of the output matrix are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from waitinfo.model.precision import product_dtype
 
-CHUNK_ELEMENTS = 2**27  # logits held at a time
+CHUNK_ELEMENTS = 2**27  # logits stored at a time
 
 Terms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
 
@@ -25,10 +24,10 @@ Terms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
 def token_terms(
     logits: Tensor, target: Tensor, real: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, plain negative log-likelihood and gradient of some tokens' logits.
+    """Loss, negative log-likelihood and gradient for the logits of some tokens.
 
     logits [N, V], target [N], real [N] (0 for padding) -> sums [] and [], gradient [N, V].
-    The label-smoothed loss is (1 - e) -log p(y) + e mean over v of -log p(v).
+    The label-smoothed loss is -(1 - e) log p(y) - e mean_v log p(v).
     """
     exact = torch.promote_types(logits.dtype, torch.float32)
     logits = logits.to(exact)
@@ -89,10 +88,10 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     terms: Terms | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Label-smoothed loss and plain negative log-likelihood, summed over real tokens.
+    """Label-smoothed loss and negative log-likelihood, summed over real tokens.
 
     states [..., d], output matrix [V, d], target [...], real [...]. The second result is for
-    display and has no gradient.
+    display only and has no gradient.
     """
     flat = states.reshape(-1, states.shape[-1])
     mask = real.reshape(-1).to(torch.promote_types(states.dtype, torch.float32))

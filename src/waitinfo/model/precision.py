@@ -1,4 +1,4 @@
-"""The precision that matrix products are computed in."""
+"""The precision of matrix products."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """That of products of x: autocast's where it is on."""
+    """The dtype of matrix products with x: autocast's dtype if autocast is on, else x's own."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -1,7 +1,7 @@
-"""Weights as 8-bit integers: a quarter of the size, one scale a row.
+"""Weights as 8-bit integers: a quarter of the size, one scale per row.
 
-w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. Storage only: a model is computed
-with what comes back, in any precision.
+w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. This is a storage format only: a
+model computes with the dequantized weights, in any precision.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SCALE = ":scale"  # added to a matrix's name
+SCALE = ":scale"  # suffix of a matrix's name
 
 
 def quantize(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix as integers and a scale a row; all else as it is."""
+    """Store every matrix as integers and one scale per row; keep other tensors unchanged.
+
+    Matrices that are integers already stay as they are.
+    """
     stored: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        if tensor.dim() != 2:
+        if tensor.dim() != 2 or tensor.dtype == torch.int8:
             stored[name] = tensor
             continue
         exact = tensor.float()
@@ -27,7 +30,7 @@ def quantize(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The reverse, in float32; tensors without a scale are left as they are."""
+    """Restore float32 matrices; tensors without a scale stay unchanged."""
     weights = {}
     for name, tensor in stored.items():
         if name.endswith(SCALE):

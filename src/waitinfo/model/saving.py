@@ -1,4 +1,4 @@
-"""Saving a model as a folder, and loading it again."""
+"""Saving a model to a folder, and loading it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import waitinfo
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.conversion import integer_model
 from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
-from waitinfo.model.quantize import quantize
-from waitinfo.model.tensors import load_weights, save_weights
+from waitinfo.model.quantize import dequantize, quantize
+from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
 
-STORED = ("float32", "float16", "bfloat16", "int8")  # how weights can be kept
+STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -74,7 +75,8 @@ def save_model(
 def _save_narrow(
     folder: Path, weights: dict[str, Tensor], dtype: str, part_bytes: int | None
 ) -> None:
-    # Information sources are small and sums of them decide, so only matrices are stored narrow.
+    # Only matrices are stored in low precision: info parameters are small, and the policy decides
+    # on sums of info.
     if dtype == "int8":
         stored = quantize(weights)
     else:
@@ -89,25 +91,24 @@ def load_model(
     system: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> LoadedModel:
-    """Load a model or run folder for translation, by its own system or by another it can serve."""
+    """Load a model or run folder for translation, with its own system or a compatible one."""
     folder = resolve_model(path)
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    if dtype not in STORED:
+        raise unknown("dtype", dtype, STORED)
     config = read_config(folder)
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.device("meta"):
-        model = Transformer(model_config)
-    weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
+    if dtype == "int8" and torch.device(device).type != "cpu":
+        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
-        model.load_weights(weights, assign=True)
+        model = _build_model(model_config, load_stored(folder), dtype)
     except (RuntimeError, KeyError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
-        model = model.to(device=device, dtype=DTYPES[dtype]).eval()
+        model = model.to(device=device).eval()
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
@@ -116,8 +117,19 @@ def load_model(
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
 
 
+def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
+    if dtype == "int8":
+        info = {name: tensor for name, tensor in stored.items() if "_info." in name}
+        return integer_model(config, {**quantize(stored), **info})
+    with torch.device("meta"):
+        model = Transformer(config)
+    weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
+    model.load_weights(weights, assign=True)
+    return model.to(DTYPES[dtype])
+
+
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
-    """The stored system with the given options on top, or another with these options alone."""
+    """Build the stored system with overridden options, or another with the given options only."""
     own = {key: value for key, value in stored.items() if key != "name"}
     if name is None or name == stored["name"]:
         return build_system(stored["name"], {**own, **options})

@@ -1,7 +1,7 @@
-"""Tensors on disk: safetensors files, never a pickle.
+"""Tensors on disk: safetensors files, never pickle.
 
-Weights are one `model.safetensors`, or, on request, parts of bounded size named
-`model-00001-of-00004.safetensors`. A tensor larger than a part is cut along its first dimension
+Weights are stored in one `model.safetensors` or, on request, in parts of bounded size named
+`model-00001-of-00004.safetensors`. A tensor larger than a part is split along its first dimension
 into pieces `name@0`, `name@1`, …
 """
 
@@ -51,10 +51,10 @@ def _pieces(name: str, tensor: Tensor, limit: int) -> list[tuple[str, Tensor]]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file and make it durable."""
+    """Write a safetensors file and flush it to disk."""
     try:
         save_file(tensors, path)
-        path.chmod(0o644)  # as readable as the files beside it
+        path.chmod(0o644)  # as readable as the other files of the folder
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     except (OSError, SafetensorError) as error:
@@ -69,23 +69,28 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a model folder, whole again."""
+    """Load all tensors of a model folder as floats."""
+    return dequantize(load_stored(folder))
+
+
+def load_stored(folder: Path) -> dict[str, Tensor]:
+    """Load all tensors of a model folder as they are stored, with split ones restored."""
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
-        raise WaitinfoError(f"{folder}: holds no model.safetensors")
+        raise WaitinfoError(f"{folder}: contains no model.safetensors")
     if (match := PART.fullmatch(files[0].name)) and len(files) != int(match.group(2)):
         raise WaitinfoError(
-            f"{folder}: {len(files)} of {int(match.group(2))} weight parts are here"
+            f"{folder}: found only {len(files)} of {int(match.group(2))} weight files"
         )
     weights: dict[str, Tensor] = {}
     pieces: dict[str, dict[int, Tensor]] = {}
     for path in files:
         for name, tensor in read_tensors(path).items():
-            base, cut, number = name.partition("@")
-            if cut:
+            base, split, number = name.partition("@")
+            if split:
                 pieces.setdefault(base, {})[int(number)] = tensor
             else:
                 weights[name] = tensor
     for name, found in pieces.items():
         weights[name] = torch.cat([found[i] for i in sorted(found)])
-    return dequantize(weights)
+    return weights

@@ -1,8 +1,8 @@
-"""The info-aware Transformer: one network for every system, for training and for streaming.
+"""The info-aware Transformer: one network for every system, for training and streaming.
 
-Shapes: B sentences, S source and T target positions (padded), d width, H heads, V vocabulary.
-Whatever a system does reaches the network as `visible`, the number of source tokens each target
-position may see, and, at most, as another kind of cross-attention.
+Shapes: B sentences, S source and T target positions (padded), d width, H heads, V vocabulary size.
+A system controls the network through `visible`, the number of source tokens that each target
+position may see, and optionally through its own kind of cross-attention.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from waitinfo.model.attention import (
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.cudnn import without_cudnn_attention
-from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
+from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
 from waitinfo.model.precision import product_dtype
@@ -37,7 +37,7 @@ from waitinfo.text.special import PAD
 
 @dataclass(frozen=True)
 class Embedded:
-    """Tokens of one side as the layers see them, and their info."""
+    """Embedded source or target tokens, and their info."""
 
     x: Tensor  # [B, T, d]
     info: Tensor | None  # [B, T], None in a model without info
@@ -46,14 +46,14 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A source, encoded once for all decoder layers."""
+    """An encoded source: keys and values for every decoder layer."""
 
     memories: list[Memory]
     info: Tensor | None  # [B, S]
 
     @property
     def width(self) -> int:
-        """S."""
+        """Number S of source positions."""
         return self.memories[0].keys.shape[2]
 
     def select(self, rows: Tensor) -> Encoded:
@@ -66,11 +66,11 @@ class Decoded:
     """The output of the decoder."""
 
     states: Tensor  # [B, T, d]
-    extras: list[AttentionReport | None]  # of each layer's cross-attention
+    extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
 
 
 def sinusoids(at: Tensor, width: int) -> Tensor:
-    """Sinusoidal positions: at [B, T] -> [B, T, d]. No position is too far out."""
+    """Sinusoidal position embeddings: at [B, T] -> [B, T, d]. Positions have no upper limit."""
     half = width // 2
     steps = torch.arange(half, device=at.device, dtype=torch.float32)
     rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
@@ -79,9 +79,9 @@ def sinusoids(at: Tensor, width: int) -> Tensor:
 
 
 def _embedding(vocabulary: int, width: int) -> nn.Embedding:
-    """Torch's own; without numbers where they are about to be loaded (on the meta device).
+    """Create an embedding; on the meta device, without initialising it.
 
-    Drawing there would import a compiler, which takes longer than loading.
+    There, initialisation would import a compiler, which takes longer than loading the weights.
     """
     meta = torch.get_default_device().type == "meta"
     empty = torch.empty(vocabulary, width) if meta else None
@@ -110,8 +110,10 @@ class Transformer(nn.Module):
         last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
-        self.token_terms: Terms = token_terms  # of the loss; a compiled one may take its place
-        self.before_loss: Callable[[], None] | None = None  # what faster parts have to do first
+        self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
+        self.before_loss: Callable[[], None] | None = (
+            None  # called before each loss; set by `training.fusing`
+        )
         self._initialise()
 
     def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:
@@ -132,19 +134,19 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.weight[PAD])
 
     def tie(self) -> None:
-        """Make the target embedding the source's own again, after loading separate copies."""
+        """Share a joint embedding again, after loading separate copies."""
         if self.config.joint:
             self.target_embedding = self.source_embedding
 
     def weights(self) -> dict[str, Tensor]:
-        """Everything to be saved; a shared embedding once."""
+        """Tensors to save, with a shared embedding stored once."""
         state = self.state_dict()
         if self.config.joint:
             del state["target_embedding.weight"]
         return state
 
     def load_weights(self, weights: dict[str, Tensor], assign: bool = False) -> None:
-        """The reverse of `weights`."""
+        """Load tensors as returned by `weights`."""
         if self.config.joint:
             weights = {**weights, "target_embedding.weight": weights["source_embedding.weight"]}
         self.load_state_dict(weights, assign=assign)
@@ -166,11 +168,11 @@ class Transformer(nn.Module):
     # Embedding
 
     def embed_source(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
-        """tokens [B, S], at positions at [B, S] (0, 1, … where not given)."""
+        """Embed tokens [B, S] at positions at [B, S] (default 0, 1, …)."""
         return self._embed(self.source_embedding, self.source_info, tokens, at)
 
     def embed_target(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
-        """tokens [B, T]: the decoder's inputs, begin-of-sequence first."""
+        """Embed decoder inputs [B, T], which start with begin-of-sequence."""
         return self._embed(self.target_embedding, self.target_info, tokens, at)
 
     def _embed(
@@ -183,10 +185,10 @@ class Transformer(nn.Module):
         x = embedding(tokens) * math.sqrt(self.config.width)
         if at is None:
             row = torch.arange(tokens.shape[1], device=tokens.device)[None]
-            places, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
+            positions, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
         else:
-            places = sinusoids(at, self.config.width)
-        x = x + places.to(x.dtype)
+            positions = sinusoids(at, self.config.width)
+        x = x + positions.to(x.dtype)
         x = self.dropout(x.to(product_dtype(x)))
         info = None if token_info is None else token_info(tokens, x, embedding.weight)
         return Embedded(x, info, at)
@@ -195,7 +197,7 @@ class Transformer(nn.Module):
 
     @without_cudnn_attention
     def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
-        """Encode whole sources, right-padded; lengths [B] count end-of-sentence."""
+        """Encode whole sources, padded on the right; lengths [B] include end-of-sentence."""
         view = SelfView(self._encoder_bias(source, lengths))
         x = source.x
         for layer in self.encoder_layers:
@@ -206,9 +208,9 @@ class Transformer(nn.Module):
     def extend(
         self, source: Embedded, caches: list[KeyValueCache], position: CachePosition
     ) -> Encoded:
-        """Encode the next source positions of some rows, [R, T] each at its own position.
+        """Encode the next source tokens [R, T] of some rows, each row at its own position.
 
-        Only for a causal encoder. Returns what the new positions add to the rows' memories.
+        Only for a causal encoder. Returns the keys and values of the new positions.
         """
         aware = source.info if self.config.info_self_attention else None
         view = SelfView(self_bias(position.at, position.keys, aware), position)
@@ -227,7 +229,7 @@ class Transformer(nn.Module):
     def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
         aware = source.info if self.config.info_self_attention else None
         if self.config.encoder == "causal":
-            # Padding lies to the right, where a causal encoder never looks.
+            # Padding is on the right, which causal attention never sees.
             return None if aware is None else self_bias(source.at, source.x.shape[1], aware)
         columns = torch.arange(source.x.shape[1], device=lengths.device)
         padding = columns >= lengths[:, None]
@@ -247,10 +249,10 @@ class Transformer(nn.Module):
         read: Tensor | None = None,
         streaming: bool = False,
     ) -> Decoded:
-        """Decode whole targets: visible [B, T] or [B, H, T] source tokens at each position.
+        """Decode whole targets, with visible [B, T] or [B, H, T] source tokens at each position.
 
-        read [B, T]: those read by then, where heads see fewer. With `streaming`, attention decides
-        as it does when translating, not in expectation.
+        read [B, T]: source tokens read by then, if heads see fewer. With `streaming`, attention
+        takes hard decisions, as in translation, instead of expectations.
         """
         aware = target.info if self.config.info_self_attention else None
         bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
@@ -269,9 +271,9 @@ class Transformer(nn.Module):
         read: Tensor | None = None,
         states: list[Tensor] | None = None,
     ) -> Decoded:
-        """Decode the next positions of some rows, [R, T] each at its own position.
+        """Decode the next tokens [R, T] of some rows, each row at its own position.
 
-        states: by layer, what its cross-attention carries on from the position before, [R, H].
+        states: [R, H] for each layer, the state of its cross-attention after the previous position.
         """
         aware = target.info if self.config.info_self_attention else None
         view = SelfView(self_bias(position.at, position.keys, aware), position)
@@ -288,14 +290,14 @@ class Transformer(nn.Module):
         states: list[Tensor] | None = None,
     ) -> Decoded:
         x = target.x
-        extras = []
+        reports = []
         for number, layer in enumerate(self.decoder_layers):
             cache = None if caches is None else caches[number]
             if states:
                 source = replace(source, before=states[number])
-            x, extra = layer(x, view, encoded.memories[number], source, cache)
-            extras.append(extra)
-        return Decoded(self.decoder_norm(x), extras)
+            x, report = layer(x, view, encoded.memories[number], source, cache)
+            reports.append(report)
+        return Decoded(self.decoder_norm(x), reports)
 
     def _source_view(
         self,
@@ -317,14 +319,14 @@ class Transformer(nn.Module):
         return SourceView(visible, bias, k, read_bias, target.at, streaming=streaming)
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> list[KeyValueCache]:
-        """Empty caches, one a layer."""
+        """Empty caches, one per layer."""
         heads = self.config.heads
         like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
         return [KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers)]
 
     def new_memories(self, rows: int, capacity: int) -> list[KeyValueCache]:
-        """Empty caches of source keys and values, one a decoder layer."""
+        """Empty caches of source keys and values, one per decoder layer."""
         heads = self.config.heads
         like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
@@ -336,7 +338,7 @@ class Transformer(nn.Module):
         ]
 
     def new_states(self, rows: int) -> list[Tensor]:
-        """What cross-attention carries at the start of a target: [rows, H] a layer, if anything."""
+        """Initial states [rows, H] of each layer's cross-attention; empty if it has no state."""
         exact = torch.promote_types(self.dtype, torch.float32)
         return [
             torch.zeros(rows, self.config.heads, device=self.device, dtype=exact)
@@ -345,15 +347,15 @@ class Transformer(nn.Module):
         ]
 
     def logits(self, states: Tensor) -> Tensor:
-        """[…, d] -> [..., V]; the output matrix is the target embedding."""
+        """[..., d] -> [..., V]; the output matrix is the target embedding."""
         if isinstance(self.target_embedding, IntegerEmbedding):
             return self.target_embedding.scores(states)
         return F.linear(states, self.target_embedding.weight)
 
     def write_logits(self, states: Tensor) -> Tensor | None:
-        """Log-odds of WRITE, if there is a head for it: […, d] -> […].
+        """Log-odds of WRITE, if the model has a head for it: [..., d] -> [...].
 
-        In float32 or better whatever the precision around it: a threshold decides on them.
+        Computed in float32 or better, also under autocast, because a threshold is applied to them.
         """
         if self.write_head is None:
             return None

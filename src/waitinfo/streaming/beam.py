@@ -18,7 +18,7 @@ from waitinfo.text.special import BOS, EOS, PAD
 
 
 class BeamDecoder:
-    """Keeps the `beam` best partial translations; scores are log p / length^penalty."""
+    """Keeps the `beam` best partial translations. The score is log p / length^penalty."""
 
     def __init__(self, model: Transformer, beam: int, penalty: float = 1.0, rows: int = 64) -> None:
         if beam < 1:
@@ -26,12 +26,12 @@ class BeamDecoder:
         self.model, self.beam, self.penalty, self.rows = model, beam, penalty, rows
 
     def decode(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:
-        """Translate token lists; results come in the order of the sentences."""
+        """Translate token lists; results are in the order of the sentences."""
         found = dict(self.results(sentences))
         return [found[i] for i in range(len(sentences))]
 
     def results(self, sentences: Sequence[list[int]]) -> Iterator[tuple[int, Hypothesis]]:
-        """Translations with the numbers of their sentences, a batch at a time."""
+        """Yield translations with the indices of their sentences, one batch at a time."""
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         for start in range(0, len(order), self.rows):
             indices = order[start : start + self.rows]
@@ -40,13 +40,13 @@ class BeamDecoder:
     @torch.inference_mode()
     def decode_batch(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:
         search = _Search(self, sentences)
-        while search.going:
+        while search.unfinished:
             search.advance()
         return search.hypotheses()
 
 
 class _Search:
-    """One batch: [B] sentences with W beams each, as B * W rows of the model."""
+    """One batch: B sentences with W beams each, as B * W rows of the model."""
 
     def __init__(self, decoder: BeamDecoder, sentences: Sequence[list[int]]) -> None:
         self.model, self.width, self.penalty = decoder.model, decoder.beam, decoder.penalty
@@ -64,7 +64,7 @@ class _Search:
         self.caches = self.model.new_caches(layers, len(each), int(self.limit.max()) + 1)
         self.rows = Rows.of(range(len(each)), device)
         self.tokens = torch.full((len(each), 1), BOS, device=device)  # [B * W, 1 + written]
-        # All beams of a sentence start alike, so only the first may be continued at first.
+        # All beams of a sentence are equal at the start, so the first step uses only one of them.
         self.scores = torch.full((self.count, self.width), -torch.inf, device=device)
         self.scores[:, 0] = 0
         self.best: list[tuple[float, list[int], bool]] = [(-torch.inf, [], False)] * self.count
@@ -73,24 +73,24 @@ class _Search:
         self.source_info = None if embedded.info is None else embedded.info.cpu().tolist()
 
     @property
-    def going(self) -> bool:
+    def unfinished(self) -> bool:
         return not all(self.done)
 
     def advance(self) -> None:
         written = self.tokens.shape[1] - 1
         at = torch.full((len(self.tokens), 1), written, device=self.tokens.device)
         target = self.model.embed_target(self.tokens[:, -1:], at)
-        place = CachePosition(self.rows, at, written + 1)
-        decoded = self.model.step(target, self.encoded, self.visible, self.caches, place)
+        position = CachePosition(self.rows, at, written + 1)
+        decoded = self.model.step(target, self.encoded, self.visible, self.caches, position)
         logp = self.model.logits(decoded.states[:, -1]).float().log_softmax(-1)
         logp[:, PAD] = logp[:, BOS] = -torch.inf
         totals = (self.scores.flatten()[:, None] + logp).view(self.count, -1)
-        # Twice the width leaves enough candidates even if every beam's best is to end.
-        scores, places = totals.topk(2 * self.width)
-        self._continue(scores, places, logp.shape[1], written + 1)
+        # At most W candidates are end-of-sentence, so at least W of these 2W continue.
+        scores, indices = totals.topk(2 * self.width)
+        self._continue(scores, indices, logp.shape[1], written + 1)
 
-    def _continue(self, scores: Tensor, places: Tensor, size: int, length: int) -> None:
-        beams, tokens = places // size, places % size
+    def _continue(self, scores: Tensor, indices: Tensor, size: int, length: int) -> None:
+        beams, tokens = indices // size, indices % size
         ends = tokens == EOS
         self._finish(scores, beams, ends, length)
         alive, order = scores.masked_fill(ends, -torch.inf).topk(self.width)
@@ -104,7 +104,7 @@ class _Search:
         self._close(length)
 
     def _finish(self, scores: Tensor, beams: Tensor, ends: Tensor, length: int) -> None:
-        """Count ended candidates among each sentence's W best, and keep the best of them."""
+        """Count the ended candidates among the W best of each sentence, and keep the best one."""
         for row, column in ends[:, : self.width].nonzero().tolist():
             if self.done[row]:
                 continue
@@ -115,7 +115,7 @@ class _Search:
                 self.best[row] = (score, self.tokens[beam, 1:].tolist(), True)
 
     def _close(self, length: int) -> None:
-        """A sentence is done when W translations have ended, or at its length limit."""
+        """Mark sentences as done when W translations have ended, or at the length limit."""
         for row, limit in enumerate(self.limit.tolist()):
             if not self.done[row] and (self.ended[row] >= self.width or length >= limit):
                 self.done[row] = True

@@ -1,4 +1,4 @@
-"""Whole sentences through the engine: streams whose input is all there from the start."""
+"""Translation of whole sentences with the engine: streams that get all their input at once."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
-# How many sentences are translated at a time, and source tokens of all of them together. A GPU is
-# as fast with hundreds.
+# Sentences translated at a time, and the total of their source tokens. A GPU needs hundreds of
+# sentences to be busy.
 SLOTS = {"cpu": 64, "cuda": 512}
 CACHED_TOKENS = {"cpu": 16_384, "cuda": 131_072}
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation and the record of how it came about."""
+    """A translation with its path and info."""
 
     tokens: list[int]  # without end-of-sentence
-    path: list[int]  # source tokens read before each token; the last is end-of-sentence's
-    source_length: int  # tokens with end-of-sentence
-    source_info: list[float]  # of the words' tokens read; empty in a model without info
-    target_info: list[float]  # of every target token
-    ended: bool  # by end-of-sentence, not by the length limit
+    path: list[int]  # source tokens read before each token, including end-of-sentence
+    source_length: int  # source tokens, including end-of-sentence
+    source_info: list[float]  # of the tokens read, without end-of-sentence; empty without info
+    target_info: list[float]  # of every target token; empty without info
+    ended: bool  # ended by end-of-sentence, not by the length limit
 
     @property
     def stopped_early(self) -> bool:
-        """Whether it ended before the source had been read completely."""
+        """Whether the translation ended before the whole source was read."""
         return self.path[-1] < self.source_length
 
 
 @dataclass
 class Record:
-    """What a slot has read and written for one source, taken from its events."""
+    """The tokens that a slot has read and written for one source, collected from its events."""
 
     reads: list[TokenEvent] = field(default_factory=list)
     writes: list[TokenEvent] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Record:
 
 
 class Decoder:
-    """Runs a system over tokenized sentences, as many at a time as there are slots."""
+    """Translates tokenized sentences with a system, `slots` of them at a time."""
 
     def __init__(
         self, model: Transformer, system: System, ending: str = "guard", slots: int | None = None
@@ -67,15 +67,15 @@ class Decoder:
         self.model, self.system, self.ending = model, system, ending
         kind = model.device.type if model.device.type in SLOTS else "cpu"
         self.slots, self.cached_tokens = slots or SLOTS[kind], CACHED_TOKENS[kind]
-        Engine(model, system, 1, 2, ending)  # complains of bad settings now, not later
+        Engine(model, system, 1, 2, ending)  # raise errors about settings now
 
     def decode(self, sentences: Sequence[list[int]], k: float) -> list[Hypothesis]:
-        """Translate token lists; results come in the order of the sentences."""
+        """Translate token lists; results are in the order of the sentences."""
         found = dict(self.results(sentences, k))
         return [found[i] for i in range(len(sentences))]
 
     def results(self, sentences: Sequence[list[int]], k: float) -> Iterator[tuple[int, Hypothesis]]:
-        """Translations with the numbers of their sentences, as they are completed."""
+        """Yield translations with the indices of their sentences, as they are completed."""
         records: dict[int, Record] = {}
         has_info = self.model.source_info is not None
         for capacity, group in self._groups(sentences):
@@ -90,7 +90,7 @@ class Decoder:
 
     @staticmethod
     def _groups(sentences: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
-        """Sentences of like length, longest first, and the capacity they need."""
+        """Group sentences of similar length, longest first, with the capacity that they need."""
         order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         for _, group in groupby(order, key=lambda i: max(5, len(sentences[i]).bit_length())):
             members = list(group)
@@ -100,7 +100,7 @@ class Decoder:
     def _run(
         engine: Engine, sentences: dict[int, list[int]], k: float
     ) -> Iterator[tuple[int, TokenEvent]]:
-        """All sentences through an engine, a new one entering as soon as one leaves."""
+        """Run all sentences through an engine; a new one starts as soon as a slot is free."""
         waiting = list(sentences.items())[::-1]
         owner: dict[int, int] = {}
         while waiting or owner:

@@ -1,4 +1,4 @@
-"""Where a sentence ends, decided from each word as it arrives, without waiting for the next."""
+"""Sentence segmentation: each word is classified when it arrives, without the next word."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 CLOSERS = "\"'’”“»«›‹)]}*_"
 ENDS = "!?…。！？؟۔।॥"
-# Words that keep their full stop inside a sentence, without it, in lower case.
+# Abbreviations, which end in a full stop inside a sentence. In lower case, without the full stop.
 GERMAN = """abb abs abt bd bsp bspw bzgl bzw ca d.h dgl dr etc evtl fr ggf hr hrsg inkl jh jhd
     kap mio mrd nr o.ä prof rd s.o s.u sog st str tel u.a u.u usw v.a vgl z.b z.t zzgl"""
 ENGLISH = """a.m al approx assn ave capt cf cmdr co col corp dept dr e.g est fig gen gov hon i.e
     inc jr lt ltd maj messrs mr mrs ms mt p.m pp prof rep rev sen sgt sr st vol vs"""
 OTHERS = "gs mlle mme pgs sra srta ths tp ts ud"  # titles in French, Spanish and Vietnamese
 ABBREVIATIONS = frozenset(f"{GERMAN} {ENGLISH} {OTHERS}".split())
-DOTTED = re.compile(r"(\w\.)+\w?")  # z.B, U.S, e.g: letters with stops between them
-ORDINAL = re.compile(r"[\W_]*\d{1,2}")  # "am 3. Mai"; a year ends a sentence, a day does not
+DOTTED = re.compile(r"(\w\.)+\w?")  # letters separated by full stops: z.B, U.S, e.g
+ORDINAL = re.compile(r"[\W_]*\d{1,2}")  # days ("am 3. Mai") do not end a sentence, years do
 
 
 def ends_sentence(word: str) -> bool:

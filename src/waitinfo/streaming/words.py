@@ -1,4 +1,4 @@
-"""Whole words from target tokens: a word is shown once it is known to be complete."""
+"""Whole words from target tokens: a word is shown when it is known to be complete."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from waitinfo.text.tokenizer import Tokenizer
 
 
 class WordBuilder:
-    """Collects target tokens and gives out the words they complete."""
+    """Collects target tokens and returns the words that they complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._open: list[int] = []  # tokens of a word that may go on
+        self._open: list[int] = []  # tokens of the current word, which may continue
 
     def add(self, token: int, last: bool = False) -> list[str]:
-        """The words that a written token completes; the `last` token completes all."""
+        """Return the words that a written token completes; the `last` token completes all."""
         complete = []
         if self._open and (token == EOS or self.tokenizer.starts_word(token)):
             complete.append(self._take())

@@ -1,6 +1,6 @@
-"""Systems: one module or folder each, and one line each in `SYSTEMS`.
+"""Systems: each has one module or folder, and one line in `SYSTEMS`.
 
-Names are known without torch; all classes are imported when the first of them is used.
+The names are available without torch. Using any class imports all of them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __getattr__, __dir__ = lazy_names(
 class Registry(Mapping[str, "type[System]"]):
     """System classes by name."""
 
-    def __init__(self, homes: Mapping[str, str]) -> None:
-        self._homes = homes  # module:class of those that come with the package
-        self._names = list(homes)
+    def __init__(self, locations: Mapping[str, str]) -> None:
+        self._locations = locations  # "module:class" of the systems in this package
+        self._names = list(locations)
         self._classes: dict[str, type[System]] = {}
 
     def __getitem__(self, name: str) -> type[System]:
@@ -57,16 +57,17 @@ class Registry(Mapping[str, "type[System]"]):
         return name in self._names
 
     def load(self) -> None:
-        """Import every class: each registers its cross-attention."""
+        """Import every class; this also registers their cross-attentions."""
         for name in self._names:
             if name not in self._classes:
-                module, _, kind = self._homes[name].partition(":")
-                self._classes[name] = getattr(importlib.import_module(module, __name__), kind)
+                module, _, class_name = self._locations[name].partition(":")
+                imported = importlib.import_module(module, __name__)
+                self._classes[name] = getattr(imported, class_name)
 
     def add(self, system: type[System]) -> type[System]:
-        """Make a system of your own known under its name; a class decorator."""
-        if system.name in self._homes:
-            raise WaitinfoError(f"there is a system '{system.name}' already; choose another name")
+        """Register your own system under its name. Can be used as a class decorator."""
+        if system.name in self._locations:
+            raise WaitinfoError(f"system '{system.name}' already exists; choose another name")
         if system.name not in self._names:
             self._names.append(system.name)
         self._classes[system.name] = system
@@ -100,10 +101,10 @@ def build_system(name: str, options: dict[str, Any] | None = None) -> System:
 
 
 def check_dial(system: System, k: float | None) -> float:
-    """The dial value to use: as given, or the one the model was trained for."""
+    """Check a dial value; without one, return the value that the model was trained for."""
     dial = system.dial
     if dial is None:
         if k is not None:
-            raise WaitinfoError(f"k = {k:g}: {system.name} translates whole sentences, without k")
+            raise WaitinfoError(f"k = {k:g}: {system.name} translates whole sentences and has no k")
         return 1.0
     return dial.check(system.trained_dial() if k is None else k)

@@ -1,7 +1,8 @@
-"""Adaptive wait-k: of many wait-k models, the first that is sure enough of its next token writes.
+"""Adaptive wait-k: of many wait-k models, the first with a confident next token writes it.
 
-One multipath model stands in for the set: shown the source read so far, it is the wait-k model of
-the present lag. So there is nothing to train but that, and any multipath model can be decoded so.
+One multipath model replaces the set of models: given the source read so far, it acts as the wait-k
+model of the current lag. Training is that of multipath, and any multipath model can be decoded this
+way.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from waitinfo.systems.multipath import Multipath
 
 @dataclass(frozen=True)
 class AdaptiveWaitKOptions(SystemOptions):
-    rho_last: float = 0.0  # threshold at lag k_max, where rho_1 is not lower still
-    k_max: int = 10  # the lag at which every token is written
+    rho_last: float = 0.0  # threshold at lag k_max, unless rho_1 is lower
+    k_max: int = 10  # lag from which every token is written
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,9 +42,9 @@ class AdaptiveWaitKOptions(SystemOptions):
 
 
 def threshold(lag: Tensor, first: Tensor, last: float, k_max: int) -> Tensor:
-    """rho_lag: a line from rho_1 = first at lag 1 to rho_kmax = last, or first if that is lower.
+    """rho_lag: linear from rho_1 = first at lag 1 to rho_kmax = min(first, last).
 
-    lag [B]; first [B]. The line never rises, so that a lower dial never waits longer.
+    lag [B]; first [B]. The threshold never rises, so that a lower dial never waits longer.
     """
     fall = (first - last).clamp_min(0)
     return first - fall * (lag - 1) / max(1, k_max - 1)
@@ -51,10 +52,10 @@ def threshold(lag: Tensor, first: Tensor, last: float, k_max: int) -> Tensor:
 
 class AdaptiveWaitK(System):
     name = "adaptive-wait-k"
-    summary = "writes once the best token is probable enough for the lag; a multipath model"
+    summary = "writes when the best token is probable enough for the lag; a multipath model"
     dial = Dial(
         "rho_1", 0.3, minimum=0.0, maximum=1.0, whole=False,
-        help="least probability of a token written at lag 1",
+        help="minimum probability of a token written at lag 1",
     )  # fmt: skip
     Options = AdaptiveWaitKOptions
     options: AdaptiveWaitKOptions
@@ -68,9 +69,9 @@ class AdaptiveWaitK(System):
         return self.models.training_dial(batch, context)
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
-        """That of multipath; with a fixed dial, that of the middle lag.
+        """The loss of multipath; with a fixed dial, its loss at the middle lag.
 
-        A path of the policy's own would depend on the probabilities of the tokens themselves.
+        The path of this policy depends on the predicted tokens, so it is not known in training.
         """
         if context.k is not None:
             context = replace(context, k=(1 + self.options.k_max) // 2)

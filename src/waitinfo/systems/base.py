@@ -1,16 +1,15 @@
-"""What a system of simultaneous translation is: how it trains, and when it writes.
+"""The interface of a system for simultaneous translation: its training loss and its policy.
 
 Training: `loss` of a batch. Most systems only choose how much of the source each target position
-may see (`path`); those with a loss of their own override `loss`.
+may see (`path`); systems with their own loss override `loss`.
 
-Writing: at every point of a translation, with some source tokens read and some target tokens
-written, the system answers READ or WRITE. It may answer before the next token is computed
-(`ready`: wait-k, wait-info), or after having seen it (`accept`: a threshold on its probability, or
-a head of the attention that wants to read on). A refused step costs nothing but itself: the
-token is computed again with one more source token. Once the source is complete every system
-writes.
+Policy: at every point of a translation, with some source tokens read and some target tokens
+written, the system chooses READ or WRITE. It can decide before the next token is computed
+(`ready`: wait-k, wait-info), or after (`accept`: by the probability of the token, or by attention
+heads that need more source). A rejected token is computed again with one more source token. Once
+the source is complete, every system writes.
 
-All of it works on rows: each row is a stream with its own dial k and its own place.
+All methods work on rows: each row is a stream with its own dial k and its own position.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ INFO_TOTALS = ("mean", "source", "target")
 
 @dataclass(frozen=True)
 class Dial:
-    """The latency dial of a system: what `--k` means for it."""
+    """The latency dial of a system: the meaning and range of `--k`."""
 
     name: str
     default: float
     minimum: float = 1.0
     maximum: float = math.inf
-    whole: bool = True  # only whole numbers make sense
+    whole: bool = True  # accept only whole numbers
     help: str = ""
 
     def check(self, value: float) -> float:
@@ -63,52 +62,52 @@ class Dial:
 
 @dataclass
 class PolicyState:
-    """What a policy decides from: the state of B streams between reading and writing."""
+    """The state of B streams, from which a policy decides."""
 
     k: Tensor  # [B] float64, the dial
-    read: Tensor  # [B] source tokens read, end-of-sentence counted once it is read
+    read: Tensor  # [B] source tokens read, including end-of-sentence once it is read
     written: Tensor  # [B] target tokens written
-    complete: Tensor  # [B] whether everything of the source has been read
-    source_info: Tensor  # [B] float64, info of the tokens read
-    target_info: Tensor  # [B] float64, info of the tokens written
+    complete: Tensor  # [B] whether the whole source has been read
+    source_info: Tensor  # [B] float64, total info of the tokens read
+    target_info: Tensor  # [B] float64, total info of the tokens written
 
 
 @dataclass(frozen=True)
 class Step:
-    """A next token that has been computed but not yet written."""
+    """The next tokens of B streams, computed but not yet written."""
 
     tokens: Tensor  # [B] the best token
     logits: Tensor  # [B, V]
-    extras: list[AttentionReport | None]  # of each layer's cross-attention
-    write: Tensor | None = None  # [B] log-odds of WRITE, in a model with a head for it
+    extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
+    write: Tensor | None = None  # [B] log-odds of WRITE, if the model has a head for it
 
 
 @dataclass(frozen=True)
 class LossContext:
-    """What a loss depends on besides batch and model: the update, and what is drawn for it."""
+    """Inputs of a loss besides batch and model."""
 
     update: int
     draw: random.Random
     label_smoothing: float = 0.0
-    k: float | None = None  # a fixed dial, for validation; else the system draws its own
-    dial: Tensor | None = None  # the dial drawn for the batch, one number; None: draw it now
+    k: float | None = None  # fixed dial, for validation; None: the system draws one
+    dial: Tensor | None = None  # [] dial already drawn for the batch; None: draw it now
 
 
 @dataclass(frozen=True)
 class Losses:
     """Sums over a batch; the trainer divides by the number of target tokens."""
 
-    total: Tensor  # what is differentiated
-    parts: dict[str, Tensor]  # detached, for the display; "nll" is always among them
+    total: Tensor  # the loss to differentiate
+    parts: dict[str, Tensor]  # detached, for display; always contains "nll"
 
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """Options that every system has."""
+    """Options of every system."""
 
-    info_weight: float = 0.3  # lambda of the info-sum loss, where info is learned
-    info_total: str = "mean"  # zeta: mean of both lengths, or the source's or target's
-    whole_source_updates: int = 0  # first updates with the whole source visible
+    info_weight: float = 0.3  # lambda of the info-sum loss, if info is learned
+    info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
+    whole_source_updates: int = 0  # number of first updates with the whole source visible
 
     def __post_init__(self) -> None:
         if self.info_total not in INFO_TOTALS:
@@ -116,20 +115,20 @@ class SystemOptions:
 
 
 class System(ABC):
-    """One way of translating simultaneously."""
+    """A system for simultaneous translation."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     dial: ClassVar[Dial | None] = None
-    # What the system needs of the Transformer; its cross-attention is added by itself.
+    # Model settings that the system needs; the cross-attention is added automatically.
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
-    simultaneous: ClassVar[bool] = True  # writes before the source is complete
-    # Options that are update numbers at which the loss changes; between them it must not depend
-    # on the update.
+    simultaneous: ClassVar[bool] = True  # can write before the source is complete
+    # Names of options that hold update numbers. The loss may depend on the update only through
+    # them: it changes at these updates and nowhere else.
     milestones: ClassVar[tuple[str, ...]] = ("whole_source_updates",)
-    plans_by_length: ClassVar[bool] = False  # the loss plans its work from the lengths of a batch
-    fresh_past: ClassVar[bool] = False  # what was written sees the whole prefix read since
+    plans_by_length: ClassVar[bool] = False  # the loss plans its work from the batch's lengths
+    fresh_past: ClassVar[bool] = False  # written tokens are recomputed with the whole prefix read
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -141,24 +140,24 @@ class System(ABC):
         self.options = from_mapping(self.Options, options or {}, "system")
 
     def check_model(self, config: ModelConfig) -> None:
-        """Raise if a model cannot serve this system."""
+        """Raise an error if the system cannot use a model."""
         if self.simultaneous and config.encoder != "causal":
             raise WaitinfoError(
-                f"model.encoder {config.encoder}: {self.name} reads word by word and needs a "
-                "causal encoder; only full may use another"
+                f"model.encoder {config.encoder}: {self.name} reads word by word and requires a "
+                "causal encoder; only full can use another"
             )
-        serve = [attention.name for attention in self.attentions]
-        if config.cross_attention not in serve:
+        allowed = [attention.name for attention in self.attentions]
+        if config.cross_attention not in allowed:
             raise WaitinfoError(
-                f"model.cross_attention {config.cross_attention}: {self.name} needs "
-                + " or ".join(serve)
+                f"model.cross_attention {config.cross_attention}: {self.name} requires "
+                + " or ".join(allowed)
             )
 
     def trained_dial(self) -> float:
         """The dial value that a model of this system was trained for."""
         return self.dial.default if self.dial else 1.0
 
-    # How it trains
+    # Training
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         """The loss of a batch."""
@@ -167,14 +166,14 @@ class System(ABC):
         target = model.embed_target(batch.target_in)
         read, visible = self._training_view(model, batch, source, target, k)
         encoded = model.encode(source, batch.source_lengths)
-        # A fixed dial asks for what a translation at that dial would see.
+        # With a fixed dial, the model sees what it would see in a translation at that dial.
         streaming = context.k is not None
         dials = self.dial_rows(batch, context, k)
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
         return self.combine(model, batch, source, target, decoded, context)
 
     def training_dial(self, batch: Batch, context: LossContext) -> float | Tensor | None:
-        """The fixed dial or a drawn one; None while the whole source is visible."""
+        """The fixed dial, or a drawn one; None while the whole source is visible."""
         if context.k is not None:
             return context.k
         if context.update < self.options.whole_source_updates:
@@ -189,10 +188,10 @@ class System(ABC):
         target: Embedded,
         k: float | Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """What is read at each target position, [B, T], and what is seen of it."""
+        """Source tokens read [B, T] and visible [B, T] or [B, H, T] at each target position."""
         if k is None:
             read = whole_source(batch)
-            return read, read  # the same tensor: no second bias is built for what heads do not see
+            return read, read  # the same tensor, so that the decoder builds only one bias
         with torch.no_grad():
             read = self.path(batch, source.info, target.info, k)
         written = torch.arange(read.shape[-1], device=read.device)
@@ -202,11 +201,11 @@ class System(ABC):
     def dial_rows(
         self, batch: Batch, context: LossContext, k: float | Tensor | None
     ) -> Tensor | None:
-        """[B] the dial a batch is seen with, for cross-attention that depends on it."""
+        """[B] the dial of each sentence, for cross-attention that depends on it."""
         return None if k is None else dial_column(batch, k)
 
     def draw_dial(self, batch: Batch, context: LossContext) -> float:
-        """The dial a training batch is seen with."""
+        """Draw the dial of a training batch."""
         return self.dial.default if self.dial else 1.0
 
     def path(
@@ -220,10 +219,10 @@ class System(ABC):
         return whole_source(batch)
 
     def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
-        """Source tokens seen of those read, in training and streaming alike: all, unless by head.
+        """Source tokens that attention sees, of those read; by default all of them.
 
-        read [B, T] when `written` [B, T] or [T] target tokens are written, at dial k [B, 1].
-        Returns [B, T], or [B, H, T] per head.
+        Training and streaming both use it. read [B, T]: tokens read when `written` [B, T] or [T]
+        target tokens are written; k [B, 1]: the dial. Returns [B, T], or [B, H, T] per head.
         """
         return read
 
@@ -236,7 +235,7 @@ class System(ABC):
         decoded: Decoded,
         context: LossContext,
     ) -> Losses:
-        """Cross-entropy, and lambda times the info-sum loss where info is learned (Eq. 7)."""
+        """Cross-entropy, plus lambda times the info-sum loss if info is learned (Eq. 7)."""
         total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
@@ -247,37 +246,37 @@ class System(ABC):
             parts["info_sum"] = info_sum.detach()
         return Losses(total, parts)
 
-    # When it writes
+    # Policy
 
     def ready(self, state: PolicyState) -> Tensor:
-        """[B] whether the next token may be computed with what has been read."""
+        """[B] whether to compute the next token from the source read so far."""
         return state.complete
 
     def accept(self, state: PolicyState, step: Step) -> Tensor:
-        """[B] whether a computed token may be written; else one more source token is read."""
+        """[B] whether to write the computed token; otherwise one more source token is read."""
         return torch.ones_like(state.complete)
 
 
 def heads_stopped(step: Step) -> Tensor:
-    """[B] whether every head of every layer has found its place within what is read."""
+    """[B] whether every head of every layer has stopped within the source read so far."""
     found = [report.stopped for report in step.extras if report and report.stopped is not None]
     return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
 
 
 def dial_column(batch: Batch, k: float | Tensor) -> Tensor:
-    """A dial for every sentence: [B] float32."""
+    """The dial of every sentence: [B] float32."""
     if isinstance(k, Tensor):
         return k.float().expand(batch.pairs)
     return torch.full((batch.pairs,), float(k), device=batch.source.device)
 
 
 def whole_source(batch: Batch) -> Tensor:
-    """Everything visible everywhere: [B, T]."""
+    """The path that reads the whole source first: [B, T]."""
     return batch.source_lengths[:, None].expand(batch.target_in.shape)
 
 
 def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Real tokens of source [B, S] and decoder input [B, T], without special ones."""
+    """Masks of real tokens in the source [B, S] and the decoder input [B, T], without specials."""
     source_columns = torch.arange(batch.source.shape[1], device=batch.source.device)
     target_columns = torch.arange(batch.target_in.shape[1], device=batch.source.device)
     source = source_columns < batch.source_lengths[:, None] - 1
@@ -288,7 +287,7 @@ def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
 def cross_entropy(
     model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Label-smoothed cross-entropy summed over real tokens, and the plain one for the display."""
+    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display."""
     total, nll = linear_cross_entropy(
         decoded.states,
         model.target_embedding.weight,

@@ -1,4 +1,4 @@
-"""Training for every latency: the dial is drawn anew for each batch."""
+"""Training for every latency: a new dial value is drawn for each batch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class DrawnDialOptions(SystemOptions):
             )
 
     def draw(self, batch: Batch, context: LossContext) -> int:
-        """Uniformly from k_min to k_max."""
+        """Draw a dial uniformly from k_min to k_max."""
         highest = self.k_max or batch.longest_source
         return context.draw.randint(self.k_min, max(self.k_min, highest))

@@ -1,4 +1,4 @@
-"""Full-sentence translation: read everything, then write. The quality that others aim for."""
+"""Full-sentence translation: read everything, then write. The quality target of the others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from waitinfo.systems.base import System
 
 class Full(System):
     name = "full"
-    summary = "waits for the whole sentence; bidirectional encoder, beam search possible"
+    summary = "waits for the whole sentence; bidirectional encoder, supports beam search"
     simultaneous = False
     model_defaults = MappingProxyType({"encoder": "bidirectional"})

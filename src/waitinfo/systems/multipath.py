@@ -1,4 +1,4 @@
-"""Efficient wait-k: one model for every k, drawn anew for each training batch."""
+"""Efficient wait-k: one model for every k; training draws a new k for each batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MultipathOptions(DrawnDialOptions, WaitKOptions):
 
 class Multipath(WaitK):
     name = "multipath"
-    summary = "efficient wait-k: one model for every k, drawn for each training batch"
+    summary = "efficient wait-k: one model for every k, which training draws for each batch"
     dial = Dial("k", 3, help="tokens the translation lags behind")
     Options = MultipathOptions
     options: MultipathOptions

@@ -1,4 +1,4 @@
-"""Wait-info: write as soon as the source has given K info more than the target has used."""
+"""Wait-info: write when the info of the source read exceeds that of the target written by K."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class WaitInfo(System):
     def check_model(self, config: ModelConfig) -> None:
         super().check_model(config)
         if config.info == "none":
-            raise WaitinfoError("model.info none: wait-info needs info, which this model has not")
+            raise WaitinfoError(
+                "model.info none: wait-info requires info, which this model does not have"
+            )
 
     def draw_dial(self, batch: Batch, context: LossContext) -> float:
         return self.options.draw(batch, context)

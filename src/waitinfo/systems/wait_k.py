@@ -1,4 +1,4 @@
-"""Wait-k: read k tokens, then write one and read one in turn (Eq. 3), with optional catch-up."""
+"""Wait-k: read k tokens, then alternate WRITE and READ (Eq. 3), with optional catch-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waitinfo.systems.base import Dial, LossContext, PolicyState, System, System
 
 @dataclass(frozen=True)
 class WaitKOptions(SystemOptions):
-    k: int = 3  # the lag this model is trained for
+    k: int = 3  # the lag that the model is trained for
     catch_up: int = 0  # c: one more READ after every c written tokens, -c: one fewer; 0 for none
 
     def __post_init__(self) -> None:
@@ -26,10 +26,10 @@ class WaitKOptions(SystemOptions):
 
 
 def lag_path(written: Tensor, k: Tensor | float, catch_up: int = 0) -> Tensor:
-    """Source tokens to read before the next token: k + i - 1, i - 1 being those written (Eq. 3).
+    """Source tokens to read before target token i: k + i - 1, with i - 1 tokens written (Eq. 3).
 
-    With catch-up c > 0 one more after every c written tokens, for sources longer than targets; with
-    c < 0 one fewer after every -c, for targets longer than sources.
+    Catch-up c > 0 reads one more after every c written tokens, for sources longer than targets;
+    c < 0 reads one fewer after every -c written tokens, for targets longer than sources.
     """
     more = written // abs(catch_up) if catch_up else 0
     return written + (more if catch_up > 0 else -more) + k

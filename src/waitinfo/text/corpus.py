@@ -1,9 +1,9 @@
-"""A prepared corpus: memory-mapped token shards and a `corpus.json` that says what is inside.
+"""A prepared corpus: memory-mapped token shards and a `corpus.json` that describes them.
 
-A shard is two arrays: all tokens of its sentences one after the other, and the offsets between
-them, source and target alternating. Sentence pair i of a shard is
-`tokens[offsets[2i]:offsets[2i+1]]` and `tokens[offsets[2i+1]:offsets[2i+2]]`, without special
-tokens. Nothing is loaded until it is used.
+A shard has two arrays: the concatenated tokens of its sentences, source and target alternating, and
+the offsets between sentences. Sentence pair i of a shard is `tokens[offsets[2i]:offsets[2i+1]]` and
+`tokens[offsets[2i+1]:offsets[2i+2]]`, without special tokens. Tokens are loaded only when they are
+used.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ShardWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._packed: list[npt.NDArray[Any]] = []  # arrays of tokens, to be joined
-        self._loose: list[int] = []  # tokens not yet in an array
+        self._packed: list[npt.NDArray[Any]] = []  # arrays of tokens, to be concatenated
+        self._loose: list[int] = []  # tokens that are not in an array yet
         self._lengths: list[int] = []  # of each sentence, source and target alternating
         self._size = 0
 
@@ -49,7 +49,7 @@ class ShardWriter:
         self._loose += target
         self._lengths += (len(source), len(target))
         self._size += len(source) + len(target)
-        if len(self._loose) > 1 << 20:  # Python's own integers take many times the room
+        if len(self._loose) > 1 << 20:  # Python integers take many times the memory
             self._pack()
         self.pairs += 1
         self.source_tokens += len(source)
@@ -73,7 +73,7 @@ class ShardWriter:
         self._clear()
 
     def close(self) -> dict[str, Any]:
-        """Write what is left; the split's entry for the manifest."""
+        """Write the remaining pairs; return the manifest entry of the split."""
         self._flush()
         return {
             "pairs": self.pairs,
@@ -111,7 +111,7 @@ class Split:
         return int(self.starts[-1])
 
     def gather(self, indices: Ints, side: int) -> tuple[npt.NDArray[Any], Ints]:
-        """Tokens of the given pairs' source (side 0) or target (side 1) end to end, and lengths."""
+        """Concatenated tokens of the source (side 0) or target (side 1) of pairs, and lengths."""
         shard_of = np.searchsorted(self.starts, indices, side="right") - 1
         lengths = (self.source_lengths, self.target_lengths)[side][indices]
         flat = np.empty(int(lengths.sum()), np.int64)
@@ -147,7 +147,9 @@ class Corpus:
         except ValueError as error:
             raise WaitinfoError(f"{folder / MANIFEST}: damaged ({error})") from None
         if self.manifest.get("format") != FORMAT:
-            raise WaitinfoError(f"{folder}: a corpus of another version; prepare it again")
+            raise WaitinfoError(
+                f"{folder}: written by another version of waitinfo; prepare the corpus again"
+            )
         self.languages = Languages.read(self.manifest, folder / MANIFEST)
         self.vocabulary = Vocabulary.load(folder)
         self.train = self._split("train")
@@ -161,5 +163,5 @@ class Corpus:
         return list(read_aligned(self.folder / "dev.source.txt", self.folder / "dev.target.txt"))
 
     def token_counts(self, side: str) -> Ints:
-        """How often each token occurs in the training part of one side: [vocabulary]."""
+        """Counts of each token in one side ("source" or "target") of the training data: [V]."""
         return np.load(self.folder / f"counts.{side}.npy")

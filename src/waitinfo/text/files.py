@@ -1,7 +1,6 @@
 """Reading parallel text: plain or compressed, two aligned files or one TSV.
 
-Every complaint names the file and the line, because the files are large and the line is what a
-person needs to mend them.
+Every error names the file and the line, because files are large and users need to find the line.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import IO, NamedTuple, cast
 
 from waitinfo.errors import WaitinfoError
 
-# Suffixes that are certainly not plain text. Any other suffix (none, .txt, .de, .clean, …) is read
-# as plain text and checked line by line.
+# Suffixes that never mean plain text. Files with any other suffix (none, .txt, .de, .clean, …) are
+# read as plain text and checked line by line.
 NOT_TEXT = frozenset(
     [
         ".bz2",
@@ -58,11 +57,11 @@ class Pair(NamedTuple):
 
 
 def normalise(text: str) -> str:
-    """Canonical Unicode composition and single spaces: the form in which all text is tokenized.
+    """Normalise text before tokenization: Unicode NFC and single spaces.
 
-    SentencePiece marks spaces with U+2581, so a literal one in the text becomes an underscore;
-    control characters, which no tokenizer can carry, become spaces; a surrogate without its other
-    half, which is no character, becomes U+FFFD.
+    SentencePiece marks spaces with U+2581, so this character in the text becomes an underscore.
+    Control characters, which tokenizers cannot represent, become spaces. A single surrogate, which
+    is not a valid character, becomes U+FFFD.
     """
     if not text.isprintable():
         text = join_surrogates(text)
@@ -73,12 +72,12 @@ def normalise(text: str) -> str:
 
 
 def join_surrogates(text: str) -> str:
-    """Pairs of surrogates as the characters they stand for, and U+FFFD for single ones."""
+    """Replace pairs of surrogates by their characters, and single surrogates by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Meter:
-    """How many bytes of the files given have been consumed, as they lie on disk."""
+    """Counts the bytes read from files, before decompression."""
 
     def __init__(self) -> None:
         self._finished = 0
@@ -123,7 +122,7 @@ DECOMPRESSORS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
 
 
 def check_readable(path: Path) -> None:
-    """Raise unless `path` is a file of a kind that can be read."""
+    """Raise an error unless `path` is a file that can be read as text."""
     if not path.exists():
         raise WaitinfoError(f"{path}: no such file")
     if path.is_dir():
@@ -135,7 +134,7 @@ def check_readable(path: Path) -> None:
 
 
 def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
-    """The lines of a text file, decompressed by suffix, without their line ends."""
+    """Yield the lines of a text file without line ends; the suffix selects decompression."""
     check_readable(path)
     meter = meter or Meter()
     decompress = DECOMPRESSORS.get(path.suffix.lower(), lambda raw: raw)
@@ -147,7 +146,7 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
     try:
         for number, line in enumerate(decompress(raw), 1):
             if b"\0" in line:
-                raise WaitinfoError(f"{path}, line {number}: holds a NUL byte; not a text file")
+                raise WaitinfoError(f"{path}, line {number}: contains a NUL byte; not a text file")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise WaitinfoError(
@@ -156,7 +155,7 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # zstandard is an extra, so known only by name
+        if type(error).__name__ != "ZstdError":  # zstandard may not be installed
             raise
         raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
     finally:
@@ -164,30 +163,30 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
 
 
 def read_aligned(source: Path, target: Path, meter: Meter | None = None) -> Iterator[Pair]:
-    """Pairs of two line-aligned files."""
+    """Yield the pairs of two line-aligned files."""
     left, right = read_lines(source, meter), read_lines(target, meter)
     number = 0
     for number, line in enumerate(left, 1):
         other = next(right, None)
         if other is None:
             raise WaitinfoError(
-                f"{target}: ends after line {number - 1}, but {source} goes on; "
+                f"{target}: ends after line {number - 1}, but {source} has more lines; "
                 "the two files must have the same number of lines"
             )
         yield Pair(line, other)
     if next(right, None) is not None:
         raise WaitinfoError(
-            f"{source}: ends after line {number}, but {target} goes on; "
+            f"{source}: ends after line {number}, but {target} has more lines; "
             "the two files must have the same number of lines"
         )
 
 
 def read_tsv(path: Path, meter: Meter | None = None) -> Iterator[Pair]:
-    """Pairs of a TSV file: source, tab, target; further columns are left alone."""
+    """Yield the pairs of a TSV file: source, tab, target. Further columns are ignored."""
     for number, line in enumerate(read_lines(path, meter), 1):
         columns = line.split("\t")
         if len(columns) < 2:
-            raise WaitinfoError(f"{path}, line {number}: no tab; a line is source<TAB>target")
+            raise WaitinfoError(f"{path}, line {number}: no tab; each line is source<TAB>target")
         yield Pair(columns[0], columns[1])
 
 
@@ -200,7 +199,7 @@ class ParallelText:
         if len(sources) != len(targets):
             raise WaitinfoError(
                 f"{len(sources)} source and {len(targets)} target files were given; "
-                "each source file needs its target file, in the same order"
+                "each source file needs a target file, in the same order"
             )
         self.aligned = list(zip(sources, targets, strict=True))
         self.tsv = list(tsv)
@@ -214,7 +213,7 @@ class ParallelText:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Total size of the files in bytes."""
         return sum(path.stat().st_size for path in self.paths)
 
     def __bool__(self) -> bool:
@@ -228,7 +227,7 @@ class ParallelText:
 
 
 def sha256(path: Path) -> str | None:
-    """Checksum of a file's bytes as they lie on disk; None for a pipe, which is gone."""
+    """Checksum of a file's bytes; None for a pipe, which can be read only once."""
     if not path.is_file():
         return None
     with path.open("rb") as stream:
@@ -236,7 +235,7 @@ def sha256(path: Path) -> str | None:
 
 
 def sha256_lines(lines: Iterable[str]) -> str:
-    """Checksum of text, however it was compressed or piped."""
+    """Checksum of text lines, independent of compression."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The languages that a corpus or a model translates between, where they are known."""
+"""The source and target language of a corpus or a model, if known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
 
 @dataclass(frozen=True)
 class Languages:
-    """Codes as in BCP 47: de, en, pt-BR, zh-Hant; None where unknown."""
+    """BCP 47 language codes, such as de, en, pt-BR, zh-Hant; None if unknown."""
 
     source: str | None = None
     target: str | None = None
@@ -23,12 +23,12 @@ class Languages:
         for side, code in asdict(self).items():
             if code is not None and not (isinstance(code, str) and CODE.fullmatch(code)):
                 raise WaitinfoError(
-                    f"{side} language '{code}': not a language code; give one as de or pt-BR"
+                    f"{side} language '{code}': not a language code; use a code like de or pt-BR"
                 )
 
     @classmethod
     def read(cls, record: dict[str, Any], path: Path) -> Languages:
-        """Those in the JSON of a model or corpus."""
+        """Read the languages from the JSON of a model or corpus."""
         found = record.get("languages") or {}
         if not isinstance(found, dict):
             raise WaitinfoError(f"{path}: languages '{found}' must have a source and a target")
@@ -38,7 +38,7 @@ class Languages:
             raise WaitinfoError(f"{path}: {error}") from None
 
     def entry(self) -> dict[str, dict[str, str]]:
-        """The entry for such a JSON: nothing where both are unknown."""
+        """The entry for the JSON of a model or corpus; empty if both are unknown."""
         known = {side: code for side, code in asdict(self).items() if code is not None}
         return {"languages": known} if known else {}
 

@@ -1,9 +1,9 @@
 """`waitinfo prepare`: from text files to a corpus folder.
 
-Two passes. The first reads and normalises every pair, drops what is empty, repeated or also in a
-held-out file, and spools the rest to disk while drawing a sample for the vocabulary. The second
-tokenizes the spool, drops what is too long or too uneven in tokens, and writes shards. The folder
-appears under its name only when it is complete.
+There are two passes. The first reads and normalises every pair, drops pairs that are empty,
+repeated or also in a dev or test file, writes the rest to a temporary file, and draws a sample for
+the vocabulary. The second tokenizes the temporary file, drops pairs that are too long or differ too
+much in length, and writes shards. The folder gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ CHUNK = 20_000  # pairs tokenized at a time
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
-    """Everything `waitinfo prepare` can be told besides the files."""
+    """Options of `waitinfo prepare` other than the files."""
 
     vocab: str = "bpe:16000"
     separate: bool = False
     vocabulary_from: Path | None = None  # a corpus or model folder whose vocabulary is used
     max_tokens: int = 250  # per side, after tokenization
-    max_ratio: float = 4.0  # of tokens, longer side to shorter, from ten tokens on
+    max_ratio: float = 4.0  # tokens of the longer side to the shorter, for ten tokens or more
     keep_duplicates: bool = False
-    holdout: int = 1000  # dev pairs taken from the training text where no dev files are given
-    sample: int = 400_000  # pairs the vocabulary is learned from
+    holdout: int = 1000  # dev pairs taken from the training text if no dev files are given
+    sample: int = 400_000  # pairs from which the vocabulary is learned
     shard_mib: float = 64.0
     seed: int = 1
     languages: Languages = UNKNOWN
@@ -51,7 +51,7 @@ class PrepareOptions:
 
 @dataclass
 class Report:
-    """What was read, kept and dropped."""
+    """Numbers of pairs read, kept and dropped."""
 
     read: int = 0
     kept: int = 0
@@ -67,7 +67,7 @@ def prepare(
     exclude: ParallelText | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write the corpus folder `out`; returns its manifest."""
+    """Write the corpus folder `out` and return its manifest."""
     options = options or PrepareOptions()
     spec = VocabularySpec.parse(options.vocab)
     if not train:
@@ -78,7 +78,8 @@ def prepare(
             raise WaitinfoError(f"--{option} {getattr(options, name)}: must be above 0")
     if options.keep_duplicates and not dev:
         raise WaitinfoError(
-            "--keep-duplicates: give dev files too; copies of pairs held out would stay in training"
+            "--keep-duplicates: requires dev files; without them, copies of held-out pairs would "
+            "stay in the training data"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise WaitinfoError(f"{out}: already in use; choose another folder or remove it first")
@@ -140,7 +141,7 @@ class _Preparation:
         return manifest
 
     def _first_pass(self, train: ParallelText, held_out: set[int]) -> list[Pair]:
-        """Spool the pairs worth tokenizing; returns a uniform sample of them."""
+        """Write the usable pairs to the temporary file; return a uniform sample of them."""
         self.progress.stage("reading", train.size)
         seen: set[int] = set()
         sample: list[Pair] = []
@@ -172,11 +173,11 @@ class _Preparation:
         return None
 
     def _reservoir(self, sample: list[Pair], pair: Pair) -> None:
-        # A words vocabulary counts every word, so it is made from all of the text.
+        # A word vocabulary counts every word, so it uses the whole text.
         if self.spec.kind == "words" or len(sample) < self.options.sample:
             sample.append(pair)
-        elif (place := int(self.random.random() * (self.report.kept + 1))) < len(sample):
-            sample[place] = pair
+        elif (index := int(self.random.random() * (self.report.kept + 1))) < len(sample):
+            sample[index] = pair
 
     def _vocabulary(self, sample: list[Pair]) -> Vocabulary:
         if self.options.vocabulary_from is not None:
@@ -202,14 +203,19 @@ class _Preparation:
     def _choose_holdout(self) -> set[int]:
         count = max(1, min(self.options.holdout, self.report.kept // 10))
         if count >= self.report.kept:
-            raise WaitinfoError("a single sentence pair is too few to train and validate on")
+            raise WaitinfoError(
+                "the training text has only one sentence pair; training and validation need two"
+            )
         self._note(f"no dev files were given: {count:,} training pairs are held out for validation")
         return set(self.random.sample(range(self.report.kept), count))
 
     def _second_pass(
         self, vocabulary: Vocabulary, chosen: set[int]
     ) -> tuple[dict[str, Any], list[Pair], list[np.ndarray]]:
-        """Tokenize the spool into shards; the pairs at the chosen indices are put aside."""
+        """Tokenize the temporary file into shards, except the pairs at the chosen indices.
+
+        Returns the manifest entry, the chosen pairs, and the token counts of both sides.
+        """
         self.progress.stage("tokenizing", self.report.kept)
         sizes = [len(vocabulary.source), len(vocabulary.target)]
         shard_bytes = int(min(self.options.shard_mib * 2**20, 2**62))

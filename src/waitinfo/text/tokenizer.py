@@ -1,9 +1,9 @@
-"""Tokenizers: SentencePiece models, subword (BPE) or whole words.
+"""Tokenizers: SentencePiece models of subwords (BPE) or whole words.
 
-Both kinds are ordinary SentencePiece files, so a model folder always carries `tokenizer.model`
-(and `tokenizer.target.model` where the two languages have separate vocabularies). Pieces never
-cross a space: encoding a sentence equals encoding its words one after the other, which is what
-lets a stream tokenize a word as soon as it is complete.
+Both kinds are ordinary SentencePiece files, so a model folder always contains `tokenizer.model`
+(and `tokenizer.target.model` if the two languages have separate vocabularies). A piece never
+contains parts of two words, so encoding a sentence equals encoding its words one by one. This lets
+a stream tokenize a word as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 @dataclass(frozen=True)
 class VocabularySpec:
-    """What `--vocab` asks for: `bpe:SIZE` or `words:THRESHOLD`."""
+    """The value of `--vocab`: `bpe:SIZE` or `words:THRESHOLD`."""
 
     kind: str
     number: int
@@ -38,19 +38,19 @@ class VocabularySpec:
         kind, _, number = text.partition(":")
         if kind not in ("bpe", "words") or not number.isdigit() or not 0 < int(number) < 1 << 31:
             raise WaitinfoError(
-                f"--vocab {text}: not understood; give bpe:SIZE (as bpe:16000) "
-                "or words:THRESHOLD (as words:5)"
+                f"--vocab {text}: not understood; use bpe:SIZE (such as bpe:16000) "
+                "or words:THRESHOLD (such as words:5)"
             )
         return cls(kind, int(number))
 
 
 class Tokenizer:
-    """One language's (or both languages') text to token ids and back."""
+    """Converts text of one or both languages to token ids and back."""
 
     def __init__(self, model: bytes) -> None:
         self.model = model
         self._processor = spm.SentencePieceProcessor(model_proto=model)
-        # Without pieces for bytes, neighbouring unknown words would be joined into one token.
+        # Without byte fallback, SentencePiece merges adjacent unknown words into one token.
         self._joins = self._processor.piece_to_id("<0x00>") == UNK
 
     @classmethod
@@ -84,21 +84,21 @@ class Tokenizer:
         return [[token for word in text.split() for token in known[word]] for text in texts]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text of token ids; special tokens vanish."""
+        """Text of token ids, without special tokens."""
         return self._processor.decode([t for t in tokens if t >= SPECIALS or t == UNK]).strip()
 
     def piece(self, token: int) -> str:
-        """A token as people write it in papers: a leading space shows as '▁'."""
+        """A token as text, with a leading space shown as '▁'."""
         return self._processor.id_to_piece(token)
 
     def starts_word(self, token: int) -> bool:
-        """Whether a token begins a new word."""
+        """Whether a token starts a new word."""
         return token == UNK or self.piece(token).startswith(SPACE)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizers of a language pair; joint when both sides share one."""
+    """The tokenizers of a language pair; joint if both languages share one."""
 
     source: Tokenizer
     target: Tokenizer
@@ -120,7 +120,7 @@ class Vocabulary:
 
 
 class VocabularyTooLarge(Exception):
-    """The text does not support the vocabulary asked for; `largest` is what it supports."""
+    """The text is too small for the requested vocabulary; `largest` is the largest size."""
 
     def __init__(self, largest: int) -> None:
         super().__init__(largest)
@@ -128,7 +128,7 @@ class VocabularyTooLarge(Exception):
 
 
 def train_tokenizer(lines: Iterable[str], spec: VocabularySpec) -> tuple[Tokenizer, str | None]:
-    """A tokenizer for normalised lines, and a note if the size had to be reduced."""
+    """Train a tokenizer on normalised lines; also return a note if its size was reduced."""
     lines = list(lines)
     if spec.kind == "words":
         return _train_words(lines, spec.number), None
@@ -140,7 +140,7 @@ def train_tokenizer(lines: Iterable[str], spec: VocabularySpec) -> tuple[Tokeniz
 
 
 def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
-    # Byte fallback represents every character the coverage leaves out, so nothing is unknown.
+    # Byte fallback encodes the characters outside the coverage, so nothing is unknown.
     try:
         return _train(
             lines,
@@ -158,7 +158,7 @@ def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
             least = found.group(1) if found else "a few hundred"
             raise WaitinfoError(
                 f"--vocab bpe:{size}: too small for the characters of this text; "
-                f"it needs at least {least}"
+                f"use at least {least}"
             ) from None
         raise
 
@@ -168,7 +168,7 @@ def _train_words(lines: Sequence[str], threshold: int) -> Tokenizer:
     counts = Counter(word for line in lines for word in line.split())
     frequent = sum(count >= threshold for count in counts.values())
     if not frequent:
-        raise WaitinfoError(f"--vocab words:{threshold}: no word occurs that often")
+        raise WaitinfoError(f"--vocab words:{threshold}: no word occurs {threshold} times or more")
     return _train(
         lines,
         model_type="word",

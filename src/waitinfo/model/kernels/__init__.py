@@ -1,10 +1,10 @@
-"""The fused kernels of training on a GPU, in Triton, which comes with torch there.
+"""Fused kernels for training on a GPU, in Triton, which is installed with torch for CUDA.
 
-Sentences are short: a whole attention of one head fits on one multiprocessor, and what is left of a
-training step once its matrix products are fast is moving activations through memory. So each of
-these does in one pass what would take many. What takes their place elsewhere, and defines them, is
-in `model.attention`, `model.layers` and `model.loss`. Block sizes and numbers of programs are meant
-for an H200.
+Sentences are short: the whole attention of one head fits on one multiprocessor. Once the matrix
+products are fast, most of a training step is memory traffic of activations, so each kernel replaces
+several passes over memory by one. The reference implementations, used on other devices, are in
+`model.attention`, `model.layers` and `model.loss`. Block sizes and program counts are tuned for an
+H200.
 """
 
 from waitinfo.model.kernels.attention import MOST_KEYS, attention, self_attention

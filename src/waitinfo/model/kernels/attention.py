@@ -1,4 +1,4 @@
-"""Attention with a bias, and its gradient: one head of one sentence a program."""
+"""Attention with a bias, and its gradient: one program per sentence and head."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_KEYS = 128  # source or target positions of an attention held on chip
-# By keys of an attention, rounded up: targets at a time, warps, stages of its loop.
+MOST_KEYS = 128  # key positions that fit on one multiprocessor
+# By number of keys, rounded up: block of targets, warps, pipeline stages.
 FORWARD = {16: (64, 2, 1), 32: (64, 2, 1), 64: (64, 4, 1), 128: (64, 4, 1)}
 BACKWARD = {16: (32, 2, 1), 32: (32, 2, 2), 64: (16, 4, 1), 128: (16, 4, 1)}
-VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # compiled for no value of these
+VARYING = ["targets", "sources", "bias_b", "bias_h", "bias_t"]  # do not recompile for these
 
 
 @triton.jit
 def _bias_tile(bias, t, s, targets, sources, bias_t, HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr):
-    """What is added to the scores of positions t and s, which broadcast: -inf where unseen."""
+    """Bias of the scores of targets t and sources s, which broadcast: -inf where masked."""
     inside = (t < targets) & (s < sources)
     if HAS_BIAS:
         return tl.load(bias + t * bias_t + s, mask=inside, other=float("-inf")).to(tl.float32)
@@ -71,7 +71,7 @@ def _attention_backward(
     seen = s[:, None] < sources
     k = tl.load((K + b * k_b + h * k_h) + (s[:, None] * k_s + d), mask=seen, other=0.0)
     v = tl.load((V + b * v_b + h * v_h) + (s[:, None] * v_s + d), mask=seen, other=0.0)
-    # Where this head begins; offsets from there are small numbers.
+    # Start of this head; offsets from it fit into 32 bits.
     bias = BIAS + b * bias_b + h * bias_h
     queries, by_queries = Q + b * q_b + h * q_h, BY_Q + b * by_q_b + h * by_q_h
     outs, gradients = OUT + b * out_b + h * out_h, GRADIENT + b * out_b + h * out_h
@@ -87,7 +87,7 @@ def _attention_backward(
         total = tl.load(totals + t, mask=t < targets, other=0.0)
         more = _bias_tile(bias, t[None, :], s[:, None], targets, sources, bias_t, HAS_BIAS, CAUSAL)
         shared = tl.sum(gradient.to(tl.float32) * out.to(tl.float32), 1)
-        # Source by target, so that weights go from one product into the next as they are.
+        # Scores are [S, T], so that the next product uses the weights without a transpose.
         scores = tl.dot(k, tl.trans(q)) * scale + more
         weights = tl.exp(scores - total[None, :])
         by_v += tl.dot(weights.to(q.dtype), gradient)
@@ -111,7 +111,7 @@ def _launch(
     queries: Tensor, keys: Tensor, bias: Tensor | None, causal: bool,
     choices: dict[int, tuple[int, int, int]],
 ) -> dict[str, Any]:  # fmt: skip
-    """What an attention is launched with."""
+    """Launch settings of a kernel."""
     _, heads, targets, width = queries.shape
     block = _block(keys.shape[2], MOST_KEYS)
     most, warps, stages = choices[block]
@@ -130,7 +130,7 @@ def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:
 
 
 def _by_head(queries: Tensor, keys: Tensor | None, values: Tensor | None) -> list[Tensor]:
-    """Queries, keys and values as [B, H, T, d]; without keys, all are packed into the first."""
+    """Queries, keys and values as [B, H, T, d]; without keys, `queries` holds all three packed."""
     if keys is None or values is None:
         return [part.transpose(1, 2) for part in queries.unbind(2)]
     return [part.transpose(1, 2) for part in (queries, keys, values)]
@@ -179,7 +179,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _fold(gradient: Tensor, bias: Tensor) -> Tensor:
-    """The gradient of a bias that heads or queries share: [B, H, T, S] summed over those."""
+    """Sum the gradient [B, H, T, S] over heads or queries that share the bias."""
     if bias.shape[1] == 1:
         gradient = gradient.sum(1, keepdim=True, dtype=bias.dtype)
     if bias.shape[2] == 1:
@@ -192,12 +192,12 @@ def attention(
 ) -> Tensor:
     """softmax(q k / sqrt(d) + bias) v: queries [B, T, H, d], the others [B, S, H, d].
 
-    At most MOST_KEYS keys. The bias is [B, 1 or H, T or 1, S]; `causal` stands for a causal mask
-    without one. All have a contiguous last dimension.
+    At most MOST_KEYS keys. The bias is [B, 1 or H, T or 1, S]; `causal` applies a causal mask
+    instead of a bias. The last dimension of every input is contiguous.
     """
     return _Attention.apply(queries, keys, values, bias, causal)
 
 
 def self_attention(projected: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
-    """The same with queries, keys and values in one: [B, T, 3, H, d] -> [B, T, H, d]."""
+    """`attention` with packed queries, keys and values: [B, T, 3, H, d] -> [B, T, H, d]."""
     return _Attention.apply(projected, None, None, bias, causal)

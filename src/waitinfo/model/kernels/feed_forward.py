@@ -1,4 +1,4 @@
-"""The first half of a feed-forward layer, and its gradient."""
+"""The first half of a feed-forward layer (linear and ReLU), and its gradient."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class _LinearRelu(torch.autograd.Function):
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """relu(x W^T + b), all of one precision: [..., d] -> [..., f]."""
+    """relu(x W^T + b), with all inputs of one dtype: [..., d] -> [..., f]."""
     return _LinearRelu.apply(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])

@@ -1,4 +1,4 @@
-"""The cross-entropy of a chunk of logits, with its gradient in their place."""
+"""Cross-entropy of a chunk of logits, whose gradient overwrites the logits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _terms(
 def token_terms(
     logits: Tensor, target: Tensor, real: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `loss.token_terms`; the gradient takes the place of the logits."""
+    """Like `loss.token_terms`, but the gradient overwrites the logits."""
     loss, nll = logits.new_empty(2, len(logits), dtype=torch.float32).unbind()
     _terms[(len(logits),)](
         logits, target, real, loss, nll, logits.shape[1], smoothing,

@@ -1,4 +1,4 @@
-"""A sublayer's dropout, residual and layer norm, and their gradients."""
+"""Dropout, residual connection and layer norm of a sublayer, and their gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 396, 4, 4
 
 @triton.jit
 def _mix(x):
-    """Every bit of a number into every other (the last steps of MurmurHash3)."""
+    """Hash a number so that every input bit affects every output bit (end of MurmurHash3)."""
     x ^= x >> 16
     x *= 0x85EBCA6B
     x ^= x >> 13
@@ -26,7 +26,7 @@ def _mix(x):
 
 @triton.jit
 def _kept(seed, at, dropout):
-    """What dropout multiplies the element at each place with: 0 or 1 / (1 - p)."""
+    """Dropout factor of the element at each index: 0 or 1 / (1 - p)."""
     seed = seed.to(tl.uint32)
     drawn = _mix(_mix(at.to(tl.uint32) ^ seed) + seed)
     drawn = (drawn >> 8).to(tl.float32) / 16777216

@@ -1,4 +1,4 @@
-"""Sums over rows that many programs compute a part of each."""
+"""Sums over rows, computed by many programs that each sum a part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sum_kernel(PARTS, OUT, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constex
 
 
 def sum_parts(parts: Tensor) -> Tensor:
-    """The sum of what programs summed each: [programs, d] -> [d], float32."""
+    """Add up the partial sums of all programs: [programs, d] -> [d], float32."""
     rows, width = parts.shape
     out = parts.new_empty(width)
     _sum_kernel[(triton.cdiv(width, 16),)](parts, out, rows, width, ROWS=256, COLUMNS=16)

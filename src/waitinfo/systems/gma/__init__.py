@@ -1,4 +1,4 @@
-"""GMA: Gaussian multi-head attention around a predicted source position."""
+"""GMA: Gaussian multi-head attention, centred on a predicted source position."""
 
 from waitinfo.systems.gma.system import GMA
 

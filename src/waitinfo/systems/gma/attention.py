@@ -1,9 +1,9 @@
-"""Gaussian multi-head attention (Zhang and Feng 2022): a position in the source, and a bell on it.
+"""Gaussian multi-head attention (Zhang and Feng 2022): a Gaussian around an aligned position.
 
-Each layer predicts how far target position i moves on from i - 1. A Gaussian around the position
-reached is a prior on the attention, and nothing further than delta ahead is seen. As the authors'
-code does, all heads of a layer share its position, and source tokens are counted from 0: p = 1
-stands on the second token.
+Each layer predicts how far the aligned source position moves from target position i - 1 to i. A
+Gaussian around it is a prior on the attention, and tokens more than delta beyond it are masked. As
+in the authors' code, all heads of a layer share one position, and source tokens are counted from 0:
+p = 1 is the second token.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from waitinfo.model.attention import (
     split_heads,
 )
 
-NEAREST = 0.9  # no position is before this, or the bell would have no width
+NEAREST = 0.9  # smallest position; the Gaussian of position 0 would have no width
 FARTHEST_STEP = 1000.0
-DELTA = 1.0  # where no dial is given
+DELTA = 1.0  # if no dial is given
 
 
 def log_prior(positions: Tensor, keys: int) -> Tensor:
     """-(j - p)^2 / (2 (p / 2)^2) for each token j: positions [..., T] -> [..., T, S].
 
-    Weights times a prior, renormalised, are scores plus its logarithm.
+    Multiplying weights by a prior and renormalising is adding its logarithm to the scores.
     """
     columns = torch.arange(keys, device=positions.device)
     return -2 * (columns / positions[..., None] - 1).square()
@@ -75,14 +75,15 @@ class GaussianAttention(CrossAttention):
     def _reached(self, projected: Tensor, view: SourceView) -> Tensor:
         """p_i = p_i-1 + exp(v · tanh(W h_i)), before it is clamped: [B, T, d] -> [B, 1, T].
 
-        h_i is the query as the scores use it. In float32 or better: positions must not drift.
+        h_i is the scaled query of the attention scores. Computed in float32 or better, because
+        rounding errors accumulate in the positions.
         """
         hidden = self.step_hidden(projected / math.sqrt(projected.shape[-1] // self.heads)).tanh()
         exact = torch.promote_types(self.step_out.weight.dtype, torch.float32)
         size = (hidden.to(exact) * self.step_out.weight[0].to(exact)).sum(-1)
         steps = size.clamp_max(math.log(FARTHEST_STEP)).exp()  # [B, T]
         assert view.at is not None
-        steps = steps.masked_fill(view.at == 0, 0)  # the first token's step
+        steps = steps.masked_fill(view.at == 0, 0)  # the first token stays at the start
         if view.before is not None:
             steps = torch.cat([view.before[:, :1].to(exact), steps], 1)
             return steps.cumsum(1)[:, None, 1:]

@@ -1,4 +1,4 @@
-"""Gaussian multi-head attention: writes once the source is read delta beyond its position."""
+"""GMA: writes once the source is read up to delta tokens beyond the aligned position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from waitinfo.systems.gma.attention import GaussianAttention
 
 @dataclass(frozen=True)
 class GMAOptions(SystemOptions):
-    delta: float = 1.0  # how far beyond the aligned position the model sees in training
+    delta: float = 1.0  # tokens visible beyond the aligned position in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,8 +35,10 @@ class GMAOptions(SystemOptions):
 
 class GMA(System):
     name = "gma"
-    summary = "aligns each token with a place in the source and reads delta beyond it"
-    dial = Dial("delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned place")
+    summary = "aligns each token with a source position and reads delta tokens beyond it"
+    dial = Dial(
+        "delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned position"
+    )
     attentions = (GaussianAttention,)
     Options = GMAOptions
     options: GMAOptions
@@ -48,7 +50,7 @@ class GMA(System):
         return self.options.delta
 
     def dial_rows(self, batch: Batch, context: LossContext, k: float | Tensor | None) -> Tensor:
-        # Without a dial the whole source is visible, however far beyond the place it lies.
+        # Without a dial the whole source is visible, at any distance from the position.
         return dial_column(batch, math.inf if k is None else k)
 
     def ready(self, state: PolicyState) -> Tensor:

@@ -1,11 +1,12 @@
 """GSiMT: READ and WRITE as latent actions, summed over in training (Miao et al., 2021).
 
-At every point (i, j) of the lattice the model writes the next token with probability w_ij and reads
-on with 1 - w_ij; with the whole source read it always writes. The loss is -log p(y | x), where
+At every point (i, j) of the lattice, the model writes the next token with probability w_ij and
+reads with probability 1 - w_ij. Once the whole source is read, it always writes. The loss is
+-log p(y | x), where
 
     p(y | x) = sum over paths  prod over READs (1 - w_ij)  prod over WRITEs w_ij p(y_j+1 | i, j)
 
-plus the divergence of the policy from a prior that reads about zeta tokens ahead.
+plus the KL divergence of the policy from a prior that reads about zeta tokens ahead.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from waitinfo.systems.gsimt.prefixes import (
     stack_memories,
 )
 
-UNLIKELY = 1e-3  # least prior probability of either action: a prior that forbids would not yield
+UNLIKELY = 1e-3  # minimum prior probability of either action: with 0 the divergence is infinite
 
 
 @dataclass(frozen=True)
 class GSiMTOptions(SystemOptions):
     zeta: float = 4.0  # source tokens that the prior reads ahead
     prior_weight: float = 1.0
-    band: int = 8  # lattice points further from reading zeta ahead are left out; 0 for none
-    positions_at_once: int = 8192  # decoder positions held in memory together
+    band: int = 8  # leave out lattice points further from reading zeta ahead; 0: keep all points
+    positions_at_once: int = 8192  # decoder positions stored in memory at a time
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,24 +72,28 @@ class GSiMTOptions(SystemOptions):
 
 @dataclass(frozen=True)
 class Actions:
-    """Log-probabilities of both actions at each point: [B, S, T], NEVER where there is none."""
+    """Log-probabilities of both actions at each point: [B, S, T], NEVER where impossible."""
 
     read: Tensor
     write: Tensor
 
     @classmethod
     def of(cls, logits: Tensor, inside: Tensor, complete: Tensor) -> Actions:
-        """logits [B, S, T] of WRITE, the points there are, and those with the whole source read."""
+        """From logits of WRITE, with masks of points in the lattice and of completed sources.
+
+        All are [B, S, T].
+        """
         read = F.logsigmoid(-logits).masked_fill(~inside | complete, NEVER)
         write = F.logsigmoid(logits).masked_fill(complete, 0.0).masked_fill(~inside, NEVER)
         return cls(read, write)
 
 
 def poisson_prior(lead: Tensor, zeta: float) -> Tensor:
-    """Prior probability of WRITE when reading is `lead` tokens ahead: P(L <= lead).
+    """Prior probability of WRITE at a lead of `lead` source tokens: P(L <= lead).
 
-    L, the lead that the next token needs, is Poisson with mean zeta. The median of L is zeta where
-    zeta is whole, so the likelier action is WRITE from a lead of zeta on, as wait-zeta has it.
+    L, the lead that the next token needs, follows a Poisson distribution with mean zeta. For a
+    whole number zeta, the median of L is zeta, so WRITE is the more probable action from a lead of
+    zeta on, as in wait-zeta.
     """
     lead = lead.double()
     reached = torch.special.gammaincc(lead.clamp_min(0) + 1, torch.full_like(lead, zeta))
@@ -96,11 +101,11 @@ def poisson_prior(lead: Tensor, zeta: float) -> Tensor:
 
 
 def prior_divergence(actions: Actions, prior: Tensor, free: Tensor) -> Tensor:
-    """KL of the policy's paths from the prior's, summed over the batch.
+    """KL divergence of the policy's paths from the prior's, summed over the batch.
 
-    By the chain rule it is that of the two Bernoulli distributions at each point, times the
-    probability that the policy comes there. prior [B, S, T] of WRITE; free [B, S, T] where there is
-    a choice.
+    By the chain rule, it is the sum over points of the divergence between the two Bernoulli
+    distributions there, times the probability that the policy visits the point. prior [B, S, T]:
+    prior probability of WRITE; free [B, S, T]: points with a choice.
     """
     write, read = actions.write.exp(), actions.read.exp()
     divergence = write * (actions.write - prior.log()) + read * (actions.read - (-prior).log1p())
@@ -113,20 +118,20 @@ class GSiMT(System):
     summary = "latent READ and WRITE, summed over in training; one model for each zeta"
     dial = Dial(
         "threshold", 0.5, minimum=0.0, maximum=1.0, whole=False,
-        help="least probability of WRITE to write at",
+        help="minimum probability of WRITE to write a token",
     )  # fmt: skip
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
-    plans_by_length = True  # rows and groups of prefixes
+    plans_by_length = True  # groups of prefixes depend on the lengths
     Options = GSiMTOptions
     options: GSiMTOptions
 
     def check_model(self, config: ModelConfig) -> None:
         super().check_model(config)
         if not config.write_head:
-            raise WaitinfoError("model.write_head false: gsimt decides by it and needs it true")
+            raise WaitinfoError("model.write_head false: gsimt requires a write head; set it true")
         if config.info != "none":
-            raise WaitinfoError(f"model.info {config.info}: gsimt has no use for info; choose none")
+            raise WaitinfoError(f"model.info {config.info}: gsimt does not use info; choose none")
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         if context.k is None and context.update < self.options.whole_source_updates:
@@ -158,7 +163,7 @@ class GSiMT(System):
     def _scores(
         self, model: Transformer, batch: Batch, points: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability of the gold token and of the mean one, log-odds of WRITE: [B, S, T]."""
+        """Log-probability of the gold token, mean log-probability, log-odds of WRITE: [B, S, T]."""
         encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
         target = model.embed_target(batch.target_in)
         tokens = batch.target_out[:, None, : points.shape[2]].expand(points.shape).flatten()
@@ -167,10 +172,10 @@ class GSiMT(System):
         memories = stack_memories(encoded)
         groups = send_groups(groups, model.device)
         states = [prefix_states(model, target, memories, group, keep) for group in groups]
-        place = torch.cat([group.points for group in groups])
-        found = point_scores(model, torch.cat(states), tokens[place], keep)
+        index = torch.cat([group.points for group in groups])
+        found = point_scores(model, torch.cat(states), tokens[index], keep)
         scores = torch.stack([found.gold, found.mean, found.write])
-        spread = scores.new_zeros(3, points.numel()).index_copy(1, place, scores)
+        spread = scores.new_zeros(3, points.numel()).index_copy(1, index, scores)
         gold, mean, write = spread.view(3, *points.shape)
         return gold, mean, write
 

@@ -1,9 +1,10 @@
-"""Monotonic multi-head attention (Ma et al. 2020): heads that walk through the source.
+"""Monotonic multi-head attention (Ma et al. 2020): heads that move forward through the source.
 
-At target position i a head starts where it stood at i - 1 and, at each source token j, stops with
-probability p_ij or moves on. Translating, it stops at the first token with p_ij at or above a
-threshold. Training takes the expectation over all such walks. Positions are counted from 0 here;
-a head that finds no place stands on the last visible token, so p of that token counts as 1.
+At target position i, a head starts at its position for i - 1. At each source token j it stops with
+probability p_ij or moves to the next token. In translation, it stops at the first token with p_ij
+at or above a threshold. Training takes the expectation over all such walks. Positions are counted
+from 0 here. A head that does not stop earlier stays on the last visible token, so p of that token
+is set to 1.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from waitinfo.model.attention import (
     split_heads,
 )
 
-BLOCK_ELEMENTS = 2**24  # of the products that are held at a time
-THRESHOLD = 0.5  # p from which on a head stops, where no dial is given
+BLOCK_ELEMENTS = 2**24  # elements of the products stored at a time
+THRESHOLD = 0.5  # smallest p at which a head stops, if no dial is given
 
 
 class _ExpectedAlignment(torch.autograd.Function):
-    """The recursion of `expected_alignment`, keeping nothing but its input and its result."""
+    """The recursion of `expected_alignment`, which stores only its input and its result."""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class _ExpectedAlignment(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         p, alpha = ctx.saved_tensors
-        after = torch.zeros_like(p[:, :, 0])  # gradient of alpha_i by way of alpha_i+1
+        after = torch.zeros_like(p[:, :, 0])  # gradient of alpha_i through alpha_i+1
         result = torch.empty_like(p)
         for i, passing in _passing(p, range(p.shape[2] - 1, -1, -1)):
             if i:
@@ -57,18 +58,18 @@ class _ExpectedAlignment(torch.autograd.Function):
                 before[..., 0] = 1
             q = (passing * before[..., None, :]).sum(-1)
             arriving = gradients[0][:, :, i] + after
-            # Gradients run against the walk: by the same products, transposed.
+            # Gradients use the same products, transposed.
             after = (passing * (p[:, :, i] * arriving)[..., None]).sum(-2)
-            # p_ij stops what arrives at j, and keeps it from arriving at j + 1.
+            # p_ij stops the mass that arrives at j, so that it does not reach j + 1.
             result[:, :, i] = q * (arriving - F.pad(after[..., 1:], (0, 1)))
         return result
 
 
 def _passing(p: Tensor, order: range) -> Any:
-    """For each i in order: [B, H, S, S], the probability of moving from k (last) on to j.
+    """For each i in order: [B, H, S, S], the probability of moving from k (last dimension) to j.
 
-    It is the product of 1 - p_il over k <= l < j. Products of probabilities that are never
-    divided by may underflow without harm.
+    It is the product of 1 - p_il over k <= l < j. These products may underflow safely, because
+    nothing divides by them.
     """
     size = p.shape[0] * p.shape[1] * p.shape[3] ** 2
     block = max(1, BLOCK_ELEMENTS // size)
@@ -84,16 +85,16 @@ def _passing(p: Tensor, order: range) -> Any:
 
 
 def expected_alignment(p: Tensor) -> Tensor:
-    """Where heads stop: p [B, H, T, S] -> alpha [B, H, T, S], each row summing to 1.
+    """Probability of stopping at each token: p [B, H, T, S] -> alpha [B, H, T, S]; rows sum to 1.
 
-    q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j and alpha_ij = p_ij q_ij, from a walk that starts on
-    the first token. p must be 1 at the last token, which so receives all mass that is left.
+    q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j and alpha_ij = p_ij q_ij, for a walk that starts on
+    the first token. p must be 1 at the last token, which receives all remaining mass.
     """
     return _ExpectedAlignment.apply(p)
 
 
 class _DecayedSum(torch.autograd.Function):
-    """y_j = x_j + decay_j y_j+1, over the last dimension, from its end."""
+    """y_j = x_j + decay_j y_j+1 over the last dimension, computed from its end."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, decay: Tensor) -> Tensor:
@@ -105,13 +106,13 @@ class _DecayedSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         decay, y = ctx.saved_tensors
-        # The adjoint is the same sum, from the beginning.
+        # The adjoint is the same sum, computed from the beginning.
         adjoint = _scan(gradients[0], F.pad(decay[..., :-1], (1, 0)))
         return adjoint, adjoint * F.pad(y[..., 1:], (0, 1))
 
 
 def _scan(x: Tensor, decay: Tensor) -> Tensor:
-    """y_j = x_j + decay_j y_j-1 in log2(S) steps, each looking twice as far back."""
+    """y_j = x_j + decay_j y_j-1 in log2(S) steps, each of which doubles the reach."""
     reach = 1
     while reach < x.shape[-1]:
         x = x + decay * F.pad(x[..., :-reach], (reach, 0))
@@ -124,7 +125,7 @@ def lookback(alpha: Tensor, energies: Tensor) -> Tensor:
     """Infinite lookback: beta_ij = sum over k >= j of alpha_ik exp(u_ij) / sum_{l<=k} exp(u_il).
 
     alpha and energies u are [B, H, T, S]. With L_k the log of the sum up to k, the terms are
-    exp(u_j - L_j) exp(L_j - L_k), and no exponent is above 0.
+    exp(u_j - L_j) exp(L_j - L_k), where no exponent is above 0.
     """
     total = energies.logcumsumexp(-1)
     decay = F.pad((total[..., :-1] - total[..., 1:]).exp(), (0, 1))
@@ -132,31 +133,31 @@ def lookback(alpha: Tensor, energies: Tensor) -> Tensor:
 
 
 def walk(stops: Tensor, visible: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where heads come to stand, and whether they found that place: [B, H, T] each.
+    """Position of each head, and whether it stopped there by itself: [B, H, T] each.
 
-    stops [B, H, T, S]: tokens to stop at; visible [B, 1 or H, T]; before [B, H]: where they start.
+    stops [B, H, T, S]: tokens to stop at; visible [B, 1 or H, T]; before [B, H]: start positions.
     """
     columns = torch.arange(stops.shape[-1], device=stops.device)
     stops = stops & (columns < visible[..., None])
-    # The first stop at or after each token.
+    # First stop at or after each token.
     following = torch.where(stops, columns, stops.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
     last = (visible - 1).expand(stops.shape[:-1])
     at = torch.zeros_like(last[:, :, 0]) if before is None else before.long()
-    places, found = [], []
+    positions, found = [], []
     for i in range(stops.shape[2]):
         stop = following[:, :, i].gather(-1, at[..., None])[..., 0]
         found.append(stop < stops.shape[-1])
         at = torch.minimum(stop, last[:, :, i])
-        places.append(at)
-    return torch.stack(places, -1), torch.stack(found, -1)
+        positions.append(at)
+    return torch.stack(positions, -1), torch.stack(found, -1)
 
 
 class MonotonicAttention(CrossAttention):
-    """Hard monotonic attention: a head sees the one token it stops at."""
+    """Hard monotonic attention: a head sees only the token it stops at."""
 
     name = "mma-hard"
     carries = True
-    energy_bias_start: ClassVar[float] = -2.0  # p = 0.12: heads read on before they know why not
+    energy_bias_start: ClassVar[float] = -2.0  # p = 0.12: untrained heads rather read than stop
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__(width, heads, dropout)
@@ -172,11 +173,12 @@ class MonotonicAttention(CrossAttention):
         if view.streaming:
             threshold = energies.new_tensor(THRESHOLD) if view.k is None else view.k
             stops = energies.sigmoid() >= threshold.reshape(-1, 1, 1, 1)
-            places, found = walk(stops, visible, view.before)
-            mixed = self._at_places(queries, memory, view, places)
-            return self.out(merge_heads(mixed)), AttentionReport(places.to(energies.dtype), found)
+            positions, found = walk(stops, visible, view.before)
+            mixed = self._attend_at(queries, memory, view, positions)
+            report = AttentionReport(positions.to(energies.dtype), found)
+            return self.out(merge_heads(mixed)), report
         if self.training:
-            # Noise makes the network prefer energies far from 0: decisions that are clear.
+            # Noise makes the network learn energies far from 0, which give clear decisions.
             energies = energies + torch.randn_like(energies)
         alpha = expected_alignment(stop_probability(energies, visible))
         weights = self._expected_weights(queries, memory, view, alpha).to(memory.values.dtype)
@@ -185,15 +187,15 @@ class MonotonicAttention(CrossAttention):
         return self.out(merge_heads(weights @ memory.values)), AttentionReport(alignment=alpha)
 
     def _energies(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Of stopping, [B, H, T, S], in float32 or better: the recursions need it."""
+        """Energies of stopping, [B, H, T, S], in float32 or better for the recursions."""
         scores = _scores(queries, keys)
         return scores + self.energy_bias.to(scores.dtype)[:, None, None]
 
-    def _at_places(
-        self, queries: Tensor, memory: Memory, view: SourceView, places: Tensor
+    def _attend_at(
+        self, queries: Tensor, memory: Memory, view: SourceView, positions: Tensor
     ) -> Tensor:
-        """What heads that stand at places [B, H, T] see: [B, H, T, d/H]."""
-        index = places[..., None].expand(*places.shape, memory.values.shape[-1])
+        """Output of heads that stopped at positions [B, H, T]: [B, H, T, d/H]."""
+        index = positions[..., None].expand(*positions.shape, memory.values.shape[-1])
         return memory.values.gather(2, index)
 
     def _expected_weights(
@@ -205,7 +207,7 @@ class MonotonicAttention(CrossAttention):
 class LookbackAttention(MonotonicAttention):
     """Monotonic attention with infinite lookback: a head sees all tokens up to where it stops.
 
-    A second set of queries and keys says how it divides its attention among them.
+    A second set of queries and keys gives the attention weights over these tokens.
     """
 
     name = "mma"
@@ -224,11 +226,11 @@ class LookbackAttention(MonotonicAttention):
     def _energies(self, queries: Tensor, keys: Tensor) -> Tensor:
         return super()._energies(queries.chunk(2, -1)[0], keys.chunk(2, -1)[0])
 
-    def _at_places(
-        self, queries: Tensor, memory: Memory, view: SourceView, places: Tensor
+    def _attend_at(
+        self, queries: Tensor, memory: Memory, view: SourceView, positions: Tensor
     ) -> Tensor:
-        columns = torch.arange(memory.keys.shape[2], device=places.device)
-        bias = view.bias.masked_fill(columns > places[..., None], -torch.inf)
+        columns = torch.arange(memory.keys.shape[2], device=positions.device)
+        bias = view.bias.masked_fill(columns > positions[..., None], -torch.inf)
         soft_queries, soft_keys = queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1]
         return self.attend(soft_queries, soft_keys, memory.values, bias, False, 0.0)
 
@@ -236,7 +238,7 @@ class LookbackAttention(MonotonicAttention):
         self, queries: Tensor, memory: Memory, view: SourceView, alpha: Tensor
     ) -> Tensor:
         energies = _scores(queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1])
-        # No mass lies beyond the visible prefix, so only what is finite of the bias matters.
+        # alpha is 0 beyond the visible prefix, so only the finite part of the bias matters.
         return lookback(alpha, energies + view.bias.masked_fill(view.bias.isinf(), 0))
 
 
@@ -247,7 +249,7 @@ def _scores(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def stop_probability(energies: Tensor, visible: Tensor) -> Tensor:
-    """p [B, H, T, S] from energies, with 1 at the last visible token and 0 beyond."""
+    """p [B, H, T, S] from energies; 1 at the last visible token and 0 beyond it."""
     columns = torch.arange(energies.shape[-1], device=energies.device)
     last = visible[..., None] - 1
     p = energies.sigmoid()

@@ -1,6 +1,7 @@
-"""Monotonic multi-head attention: every head of every layer walks through the source by itself.
+"""MMA: every head of every layer moves through the source independently.
 
-The model WRITEs when all heads have stopped within what is read, so the slowest sets the latency.
+The model writes when all heads have stopped within the source read so far, so the slowest head
+determines the latency.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from waitinfo.systems.mma.attention import LookbackAttention, MonotonicAttention
 
 @dataclass(frozen=True)
 class MMAOptions(SystemOptions):
-    latency_weight: float = 0.1  # lambda of the expected lag: more makes the model faster
-    variance_weight: float = 0.0  # lambda of how far heads are apart
-    latency_after: int = 1000  # first updates without these losses: translating comes first
+    latency_weight: float = 0.1  # lambda of the expected lag: larger gives lower latency
+    variance_weight: float = 0.0  # lambda of the variance of the heads' delays
+    latency_after: int = 1000  # number of first updates without both losses
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,7 +41,7 @@ class MMAOptions(SystemOptions):
 
 
 def expected_delays(alignment: Tensor) -> Tensor:
-    """Source tokens read when a head stops, on average: [B, H, T, S] -> [B, H, T]."""
+    """Expected number of source tokens read when a head stops: [B, H, T, S] -> [B, H, T]."""
     read = torch.arange(1, alignment.shape[-1] + 1, device=alignment.device)
     return (alignment * read).sum(-1)
 
@@ -51,10 +52,10 @@ def slowest_delays(delays: Tensor) -> Tensor:
 
 
 def expected_lags(delays: Tensor, batch: Batch) -> Tensor:
-    """Differentiable average lagging before its average, 0 at padding: [B, T] -> [B, T].
+    """Lag of each token in differentiable average lagging, 0 at padding: [B, T] -> [B, T].
 
-    g'_i = max(g_i, g'_i-1 + n/m) lags g'_i - (i - 1) n/m behind the diagonal, which is the
-    largest g_l - (l - 1) n/m so far.
+    With g'_i = max(g_i, g'_i-1 + n/m), the lag g'_i - (i - 1) n/m is the running maximum of
+    g_l - (l - 1) n/m over l <= i.
     """
     rate = batch.source_lengths / batch.target_lengths
     written = torch.arange(delays.shape[1], device=delays.device)
@@ -72,13 +73,13 @@ def delay_variance(delays: Tensor, batch: Batch) -> Tensor:
 
 class MMA(System):
     name = "mma"
-    summary = "heads walk through the source; writes when all of them have stopped"
+    summary = "heads move through the source; writes when all of them have stopped"
     dial = Dial(
         "threshold",
         0.5,
         minimum=0.0,
         whole=False,
-        help="probability of stopping that a head waits for",
+        help="probability of stopping at which a head stops",
         maximum=1.0,
     )
     attentions = (LookbackAttention, MonotonicAttention)
@@ -99,7 +100,7 @@ class MMA(System):
         losses = super().combine(model, batch, source, target, decoded, context)
         found = [report.alignment for report in decoded.extras if report is not None]
         alignments = [alignment for alignment in found if alignment is not None]
-        if not alignments:  # a fixed threshold: nothing is in expectation
+        if not alignments:  # a fixed threshold gives hard decisions, not expectations
             return losses
         active = context.update >= self.options.latency_after
         delays = torch.cat([expected_delays(alignment) for alignment in alignments], 1)

@@ -1,6 +1,6 @@
 """Cross-attention whose heads are experts, mixed by a gate (Zhang and Feng, 2021).
 
-Every head attends to a prefix of its own length, and the gate weighs what the heads found.
+Every head attends to a prefix of its own length, and the gate weights the outputs of the heads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from waitinfo.model.attention import (
     split_heads,
 )
 
-DIAL_UNIT = 10.0  # k enters the gate in tens, of the order of its other inputs
+DIAL_UNIT = 10.0  # k is divided by this, to be of the same order as the gate's other inputs
 
 
 class Gate(nn.Module):
     """The weight of every expert: H softmax(tanh(W [mass, k/10] + b)).
 
-    It begins at zero, which weighs all experts with 1. So a model whose gate has not been trained
-    yet is the model with equal weights, in training and wherever it is loaded.
+    Its parameters are initialised to zero, which gives every expert the weight 1. So a model with
+    an untrained gate equals the model with equal weights.
     """
 
     def __init__(self, heads: int) -> None:
@@ -34,7 +34,7 @@ class Gate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads))
 
     def forward(self, mass: Tensor, k: Tensor) -> Tensor:
-        """mass [B, H, T], k [B] -> [B, H, T], in float32 or better whatever is around it."""
+        """mass [B, H, T], k [B] -> [B, H, T], in float32 or better, also under autocast."""
         with torch.autocast(mass.device.type, enabled=False):
             dial = (k.to(mass.dtype) / DIAL_UNIT)[:, None, None].expand(-1, mass.shape[2], 1)
             inputs = torch.cat([mass.transpose(1, 2), dial], -1)  # [B, T, H + 1]
@@ -44,9 +44,9 @@ class Gate(nn.Module):
 
 
 class ExpertAttention(CrossAttention):
-    """Cross-attention over one prefix a head; reports its gates.
+    """Cross-attention over one prefix per head; reports its gates.
 
-    Without a dial k the gate has nothing to go by, and all experts weigh the same.
+    Without a dial k, which the gate needs, all experts have equal weight.
     """
 
     name = "moe"
@@ -75,9 +75,10 @@ class ExpertAttention(CrossAttention):
 
     @staticmethod
     def _mass(scores: Tensor, seen: Tensor, view: SourceView) -> Tensor:
-        """What an attention to all that was read gives a token the expert sees, on average.
+        """Mean weight of a token in the expert's prefix, if attention covers all tokens read.
 
-        scores [B, H, T, S]; seen: with the bias of the experts' prefixes -> [B, H, T].
+        scores [B, H, T, S]; seen [B, H, T, S]: scores with the bias of the experts' prefixes.
+        Returns [B, H, T].
         """
         everything = seen if view.read_bias is None else scores + view.read_bias
         share = (seen.logsumexp(-1) - everything.logsumexp(-1)).exp()

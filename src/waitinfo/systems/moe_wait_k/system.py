@@ -17,13 +17,13 @@ from waitinfo.systems.multipath import Multipath, MultipathOptions
 from waitinfo.systems.wait_k import lag_path
 
 LONGEST_LAG = 16
-PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # not quite the even spread of other counts
+PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # differs from the even spread
 
 
 @dataclass(frozen=True)
 class MoEWaitKOptions(MultipathOptions):
     lags: str = ""  # k_h of every head, as in "1,6,11,16"; empty for an even spread over 1 … 16
-    equal_updates: int = 2000  # stage one: first updates in which all experts weigh the same
+    equal_updates: int = 2000  # stage one: number of first updates with equal expert weights
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +46,7 @@ def parse_lags(text: str) -> tuple[int, ...]:
 
 
 def spread_lags(heads: int) -> tuple[int, ...]:
-    """k_h of every head: the authors' for 4, 8 and 16 heads, evenly from 1 to 16 for others."""
+    """k_h of every head: the authors' values for 4, 8 and 16 heads, else evenly from 1 to 16."""
     if heads == 1:
         return (LONGEST_LAG,)
     even = tuple(1 + (LONGEST_LAG - 1) * head // (heads - 1) for head in range(heads))
@@ -55,7 +55,7 @@ def spread_lags(heads: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def _column(lags: tuple[int, ...], device: torch.device) -> Tensor:
-    """[H, 1]; made once a device, for a copy from the host would wait for the device each time."""
+    """Lags as [H, 1], cached per device, because a copy from the host would wait for the device."""
     return torch.tensor(lags, device=device)[:, None]
 
 
@@ -82,9 +82,9 @@ class MoEWaitK(Multipath):
         return parse_lags(self.options.lags) if self.options.lags else spread_lags(heads)
 
     def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
-        """Head h sees min(k_h, k) + i - 1 tokens: as far behind wait-k as k_h is below k.
+        """Head h sees min(k_h, k) + i - 1 tokens: it lags behind wait-k by the amount k_h < k.
 
-        Behind what was read, where that is more than wait-k asks for: [B, H, T].
+        If more was read than wait-k requires, it lags behind that: [B, H, T].
         """
         k = k.long()
         lags = _column(self.lags(heads), read.device)
@@ -95,7 +95,7 @@ class MoEWaitK(Multipath):
     def dial_rows(
         self, batch: Batch, context: LossContext, k: float | Tensor | None
     ) -> Tensor | None:
-        # Without k the experts weigh the same, and the gate is not trained yet.
+        # In stage one there is no k: experts have equal weight, and the gate is not trained.
         if context.k is None and context.update < self.options.equal_updates:
             return None
         return super().dial_rows(batch, context, k)
