@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.text.files import ParallelText, normalise, read_aligned, read_lines, read_tsv
+from waitinfo.text.files import (
+    Meter,
+    ParallelText,
+    normalise,
+    read_aligned,
+    read_lines,
+    read_tsv,
+    sha256,
+    sha256_lines,
+)
 
 LINES = ["eins zwei", "drei", "vier fünf 😀"]
 TEXT = ("\n".join(LINES) + "\n").encode()
@@ -43,7 +54,7 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"gut\nschl\xffecht\n", "line 2: not valid UTF-8"),
+        (b"gut\nschl\xffecht\n", r"line 2: not valid UTF-8 \(invalid start byte at byte 5\)"),
         (b"gut\ngut\nnu\0ll\n", "line 3: contains a NUL byte"),
     ],
 )
@@ -85,6 +96,36 @@ def test_different_line_counts(tmp_path: Path, left: int, right: int) -> None:
     b.write_text("x\n" * right)
     with pytest.raises(WaitinfoError, match="ends after line 2.*same number of lines"):
         list(read_aligned(a, b))
+
+
+def test_how_much_has_been_read(tmp_path: Path) -> None:
+    """In bytes on disk, over all files, however they are compressed."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(TEXT * 20_000))
+    (tmp_path / "b").write_bytes(TEXT * 20_000)
+    text = ParallelText([tmp_path / "a.gz"], [tmp_path / "b"])
+    sizes = [path.stat().st_size for path in text.paths]
+    assert text.size == sum(sizes) and text.meter.consumed == 0
+    seen = [text.meter.consumed for _ in text]
+    assert seen == sorted(seen) and sizes[1] / 4 < seen[len(seen) // 2] < sizes[1] * 3 / 4
+    assert text.meter.consumed == sum(sizes) and not text.meter._open
+
+
+def test_files_are_closed_when_an_error_ends_the_reading(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(b"gut\n\xff\n")
+    meter = Meter()
+    lines = read_lines(tmp_path / "bad", meter)
+    assert next(lines) == "gut"
+    (stream,) = meter._open
+    with pytest.raises(WaitinfoError, match="line 2"):
+        next(lines)
+    assert stream.closed and not meter._open
+
+
+def test_checksums(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(TEXT)
+    assert sha256(tmp_path / "a") == hashlib.sha256(TEXT).hexdigest() == sha256_lines(LINES)
+    os.mkfifo(tmp_path / "pipe")
+    assert sha256(tmp_path / "pipe") is None
 
 
 def test_tsv_without_tab(tmp_path: Path) -> None:
