@@ -21,8 +21,14 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Tiny models gain nothing from a second thread, and suffer where the cores are shared.
-torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
+torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> None:
+    """Commands that tests call set a number of their own."""
+    torch.set_num_threads(THREADS)
 
 
 def tiny_config(**changes: object) -> ModelConfig:

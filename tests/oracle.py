@@ -227,5 +227,6 @@ def _uncached_step(
     logits = model.logits(decoded.states[:, -1])
     logits[:, [PAD, BOS]] = -torch.inf
     head = model.write_head
-    write = None if head is None else decoded.states[:, -1] @ head.weight[0] + head.bias
+    states = decoded.states[:, -1]
+    write = None if head is None else states.to(head.weight) @ head.weight[0] + head.bias
     return Step(logits.argmax(-1), logits, decoded.extras, write)

@@ -32,6 +32,9 @@ def test_an_epoch_is_every_pair_once_within_budget(split) -> None:
 def test_a_pair_over_the_budget_gets_its_own_batch(split) -> None:
     batches = plan_epoch(split, 4, seed=1, epoch=0)
     assert sorted(np.concatenate(batches)) == list(range(len(split)))
+    made = [make_batch(split, batch) for batch in batches]
+    longest = [max(batch.source.shape[1], batch.target_in.shape[1]) for batch in made]
+    assert {len(batch) for batch, length in zip(batches, longest, strict=True) if length > 2} == {1}
 
 
 def test_seeds_and_epochs_shuffle(split) -> None:

@@ -110,6 +110,7 @@ def test_a_higher_dial_never_reads_less(tiny_model) -> None:
     first = [[h.path[0] for h in Decoder(model, system).decode(sources, k)] for k in (0, 1, 3, 6)]
     for lower, higher in itertools.pairwise(first):
         assert all(a <= b for a, b in zip(lower, higher, strict=True))
+    assert sum(first[0]) < sum(first[-1])
 
 
 def test_infos_equal_those_of_the_model(tiny_model) -> None:

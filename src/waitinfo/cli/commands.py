@@ -225,7 +225,9 @@ def translate(
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
+    ] = "float32",
     threads: Annotated[
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
@@ -307,7 +309,9 @@ def evaluate(
     timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
+    ] = "float32",
     threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.

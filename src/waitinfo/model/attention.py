@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -140,6 +141,7 @@ class CrossAttention(nn.Module):
     name: ClassVar[str] = "plain"
     carries: ClassVar[bool] = False  # whether state passes from one target position to the next
     key_vectors: ClassVar[int] = 1  # key vectors per head and source token, concatenated
+    dtype: torch.dtype | None = None  # of keys and values; None: that of the model
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

@@ -58,7 +58,8 @@ class TokenInfo(nn.Module):
         elif self.kind == "norm":
             info = self._by_norm(embedding)[tokens]
         else:
-            info = torch.ones(tokens.shape, device=x.device, dtype=embedding.dtype)
+            kind = embedding.dtype if embedding.is_floating_point() else x.dtype
+            info = torch.ones(tokens.shape, device=x.device, dtype=kind)
         # Begin-of-sequence is not a target token; the first position always has info 1.
         return info.masked_fill(tokens == BOS, 1.0)
 
@@ -82,6 +83,11 @@ class TokenInfo(nn.Module):
     def _compute_by_norm(self, embedding: Tensor) -> Tensor:
         norms = embedding.detach().norm(dim=-1)
         return _in_range(self.scale * norms / (norms * self.share).sum())
+
+    def tabulate(self, embedding: Tensor) -> None:
+        """Keep the info by norm as a table, for a matrix that will not change: [V, d]."""
+        self.register_buffer("table", self._compute_by_norm(embedding))
+        self.kind = "frequency"
 
     def fit(self, counts: Tensor, mean: float) -> None:
         """Fit the heuristic kinds to token counts [V], so that info is `mean` on average."""

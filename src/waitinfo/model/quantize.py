@@ -13,10 +13,13 @@ SCALE = ":scale"  # suffix of a matrix's name
 
 
 def quantize(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Store every matrix as integers and one scale per row; keep other tensors unchanged."""
+    """Store every matrix as integers and one scale per row; keep other tensors unchanged.
+
+    Matrices that are integers already stay as they are.
+    """
     stored: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        if tensor.dim() != 2:
+        if tensor.dim() != 2 or tensor.dtype == torch.int8:
             stored[name] = tensor
             continue
         exact = tensor.float()

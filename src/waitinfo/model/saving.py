@@ -15,9 +15,10 @@ import waitinfo
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.conversion import integer_model
 from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
-from waitinfo.model.quantize import quantize
-from waitinfo.model.tensors import load_weights, save_weights
+from waitinfo.model.quantize import dequantize, quantize
+from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
@@ -92,29 +93,39 @@ def load_model(
 ) -> LoadedModel:
     """Load a model or run folder for translation, with its own system or a compatible one."""
     folder = resolve_model(path)
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    if dtype not in STORED:
+        raise unknown("dtype", dtype, STORED)
     config = read_config(folder)
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.device("meta"):
-        model = Transformer(model_config)
-    weights = {name: tensor.float() for name, tensor in load_weights(folder).items()}
+    if dtype == "int8" and torch.device(device).type != "cpu":
+        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
-        model.load_weights(weights, assign=True)
+        model = _build_model(model_config, load_stored(folder), dtype)
     except (RuntimeError, KeyError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
-        model = model.to(device=device, dtype=DTYPES[dtype]).eval()
+        model = model.to(device=device).eval()
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
+
+
+def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
+    if dtype == "int8":
+        info = {name: tensor for name, tensor in stored.items() if "_info." in name}
+        return integer_model(config, {**quantize(stored), **info})
+    with torch.device("meta"):
+        model = Transformer(config)
+    weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
+    model.load_weights(weights, assign=True)
+    return model.to(DTYPES[dtype])
 
 
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:

@@ -69,7 +69,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """Load all tensors of a model folder, with split and quantized ones restored."""
+    """Load all tensors of a model folder as floats."""
+    return dequantize(load_stored(folder))
+
+
+def load_stored(folder: Path) -> dict[str, Tensor]:
+    """Load all tensors of a model folder as they are stored, with split ones restored."""
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise WaitinfoError(f"{folder}: contains no model.safetensors")
@@ -88,4 +93,4 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
                 weights[name] = tensor
     for name, found in pieces.items():
         weights[name] = torch.cat([found[i] for i in sorted(found)])
-    return dequantize(weights)
+    return weights

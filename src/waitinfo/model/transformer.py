@@ -28,6 +28,7 @@ from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.cudnn import without_cudnn_attention
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
+from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
 from waitinfo.model.precision import product_dtype
@@ -154,6 +155,12 @@ class Transformer(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.source_embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What activations are computed in."""
+        dtype = self.source_embedding.weight.dtype
+        return dtype if dtype.is_floating_point else torch.float32
 
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -313,22 +320,26 @@ class Transformer(nn.Module):
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> list[KeyValueCache]:
         """Empty caches, one per layer."""
-        heads, weight = self.config.heads, self.source_embedding.weight
+        heads = self.config.heads
+        like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
-        return [KeyValueCache(rows, heads, capacity, width, weight) for _ in range(layers)]
+        return [KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers)]
 
     def new_memories(self, rows: int, capacity: int) -> list[KeyValueCache]:
         """Empty caches of source keys and values, one per decoder layer."""
-        heads, weight = self.config.heads, self.source_embedding.weight
+        heads = self.config.heads
+        like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
         return [
-            KeyValueCache(rows, heads, capacity, width, weight, cross.key_vectors)
+            KeyValueCache(
+                rows, heads, capacity, width, like.to(cross.dtype or like.dtype), cross.key_vectors
+            )
             for cross in self._crosses()
         ]
 
     def new_states(self, rows: int) -> list[Tensor]:
         """Initial states [rows, H] of each layer's cross-attention; empty if it has no state."""
-        exact = torch.promote_types(self.source_embedding.weight.dtype, torch.float32)
+        exact = torch.promote_types(self.dtype, torch.float32)
         return [
             torch.zeros(rows, self.config.heads, device=self.device, dtype=exact)
             for cross in self._crosses()
@@ -337,6 +348,8 @@ class Transformer(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., d] -> [..., V]; the output matrix is the target embedding."""
+        if isinstance(self.target_embedding, IntegerEmbedding):
+            return self.target_embedding.scores(states)
         return F.linear(states, self.target_embedding.weight)
 
     def write_logits(self, states: Tensor) -> Tensor | None:

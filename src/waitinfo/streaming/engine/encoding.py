@@ -35,7 +35,7 @@ class SourceEncoder:
         self.caches = model.new_caches(layers, slots.count, width)
         self.memory = model.new_memories(slots.count, width)
         self.has_info = model.source_info is not None
-        exact = torch.promote_types(model.source_embedding.weight.dtype, torch.float32)
+        exact = torch.promote_types(model.dtype, torch.float32)
         self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
 
     def clear(self, slot: int) -> None:
