@@ -1,6 +1,6 @@
-"""The paper's formulas written out literally, and a decoder without any cache.
+"""The paper's formulas written out literally, and a decoder without caches.
 
-Nothing here shares code with what it checks, except the model's own layers in the decoder.
+This module shares no code with what it checks, except the model's layers in the decoder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from waitinfo.text.special import BOS, EOS, PAD
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]], pad_to: int = 0) -> Batch:
-    """Token lists as a batch, optionally padded far beyond need."""
+    """Token lists as a batch, optionally with extra padding."""
     n = max(pad_to, *(len(s) + 1 for s, _ in pairs))
     m = max(pad_to, *(len(t) + 1 for _, t in pairs))
     source = torch.full((len(pairs), n), PAD)
@@ -73,7 +73,7 @@ def literal_cross_attention(
 def literal_path(
     source_info: list[float], target_info: list[float], k: float, n: int, floor: bool
 ) -> list[int]:
-    """Algorithm 1 by hand: read until the source's info is K above that of the tokens written."""
+    """Algorithm 1: read until the info of the source exceeds that of the written tokens by K."""
     path = []
     read = 1
     for i in range(len(target_info) + 1):
@@ -95,14 +95,14 @@ def dial_near(system: System, k: float) -> float:
 
 @dataclass(eq=False)
 class Unfinished:
-    """A sentence on its way through `uncached_decodes`."""
+    """The state of a sentence in `uncached_decodes`."""
 
     source: list[int]  # with end-of-sentence
     k: float
     read: int = 0
     written: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
-    seen: list[list[int] | None] = field(default_factory=list)  # by the heads, at each position
+    seen: list[list[int] | None] = field(default_factory=list)  # per head, at each position
 
     @property
     def complete(self) -> bool:
@@ -132,20 +132,20 @@ def uncached_decodes(
     dials: list[float],
     guard: bool = True,
 ) -> list[tuple[list[int], list[int]]]:
-    """Greedy decoding that encodes and decodes everything anew at every step.
+    """Greedy decoding that recomputes everything at every step.
 
-    Only the tokens read so far are ever shown to the model. Sentences that have read as many
-    tokens and written as many go through it together, to save time: without any padding. Returns
-    the tokens written, with end-of-sentence, and the path of each.
+    The model sees only the tokens read so far. To save time, sentences with equal numbers of read
+    and written tokens are computed together, without padding. Returns the tokens written, with
+    end-of-sentence, and the path of each sentence.
     """
     rows = [Unfinished([*s, EOS], k) for s, k in zip(sources, dials, strict=True)]
     going = rows
     while going := [row for row in going if not row.ended]:
-        # Each reads or writes one token a turn: who has read as many has written as many.
-        alike: dict[tuple[int, bool], list[Unfinished]] = {}
+        # Every row reads or writes one token per turn, so equal reads mean equal writes.
+        groups: dict[tuple[int, bool], list[Unfinished]] = {}
         for row in going:
-            alike.setdefault((row.read, row.complete), []).append(row)
-        for group in alike.values():
+            groups.setdefault((row.read, row.complete), []).append(row)
+        for group in groups.values():
             writers = _write(model, system, group, guard)
             for row in group:
                 row.read += row not in writers
@@ -155,12 +155,12 @@ def uncached_decodes(
 def _write(
     model: Transformer, system: System, group: list[Unfinished], guard: bool
 ) -> list[Unfinished]:
-    """The next token of those that write now; returns them."""
+    """Write the next token of the rows that are ready; return these rows."""
     if group[0].read == 0:
         return []
     complete = group[0].complete
     if not complete:
-        ready = system.ready(_standing(model, group)).tolist()
+        ready = system.ready(_policy_state(model, group)).tolist()
         group = [row for row, now in zip(group, ready, strict=True) if now and row.within]
     if not group:
         return []
@@ -168,7 +168,7 @@ def _write(
     step = _uncached_step(model, system, group, sees)
     accepted = [True] * len(group)
     if not complete:
-        accepted = system.accept(_standing(model, group), step).tolist()
+        accepted = system.accept(_policy_state(model, group), step).tolist()
     writers = []
     for row, token, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
         if now and (complete or not guard or token != EOS):
@@ -179,7 +179,7 @@ def _write(
     return writers
 
 
-def _standing(model: Transformer, rows: list[Unfinished]) -> PolicyState:
+def _policy_state(model: Transformer, rows: list[Unfinished]) -> PolicyState:
     source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
         info = model.embed_source(torch.tensor([row.source[: row.read] for row in rows])).info
@@ -197,10 +197,10 @@ def _standing(model: Transformer, rows: list[Unfinished]) -> PolicyState:
 
 
 def _seen_by_heads(model: Transformer, system: System, row: Unfinished) -> list[int] | None:
-    """Source tokens each head sees at the next target position, where they are not all alike."""
+    """Source tokens that each head sees at the next target position, if heads differ."""
     if not isinstance(system, MoEWaitK):
         return None
-    # An expert is as far behind wait-k as its own lag is below k, and reads on as wait-k does.
+    # An expert lags behind wait-k by the amount that its own lag is below k.
     read, written, k = row.read, len(row.written), int(row.k)
     further = max(0, read - (k + written))
     lags = system.lags(model.config.heads)
@@ -210,7 +210,7 @@ def _seen_by_heads(model: Transformer, system: System, row: Unfinished) -> list[
 def _uncached_step(
     model: Transformer, system: System, rows: list[Unfinished], sees: list[list[int] | None]
 ) -> Step:
-    """The next token, with every earlier one computed anew over the prefix it was written at."""
+    """The next token; every earlier token is recomputed with the prefix it was written with."""
     source = model.embed_source(torch.tensor([row.source[: row.read] for row in rows]))
     encoded = model.encode(source, torch.tensor([row.read for row in rows]))
     target = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows]))

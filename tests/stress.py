@@ -1,9 +1,9 @@
-"""Many streams that come, go, fail and are cancelled, on threads and on an event loop at once.
+"""Stress test: many streams open, close, fail and are cancelled, on threads and an event loop.
 
     python -m tests.stress --seconds 120
 
-Checks that every stream writes what it writes alone, and that nothing is left in the end: no
-stream, no slot, no thread, no waiter, and no memory that grows. The suite runs a short version.
+Checks that every stream writes the same as when it runs alone, and that nothing leaks: no streams,
+slots, threads, waiters or memory. The test suite runs a short version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POISON = "\N{SKULL}"  # text that makes a session fail
 
 @dataclass
 class Stress:
-    """One run. `more` says whether to go on; everything else follows from the seed and chance."""
+    """One run of the stress test. `more` tells whether to continue."""
 
     translator: Translator
     more: Callable[[Counter[str]], bool]
@@ -40,7 +40,7 @@ class Stress:
     errors: list[BaseException] = field(default_factory=list)
 
     def check(self, text: str, found: list[tuple]) -> None:
-        assert found == self.expected[text], f"another translation of {text!r}"
+        assert found == self.expected[text], f"wrong translation of {text!r}"
         self.counts["checked"] += 1
 
     # On threads
@@ -96,7 +96,7 @@ class Stress:
     async def _client(self, server: AsyncTranslator, draw: random.Random) -> None:
         while self.more(self.counts):
             try:
-                # In a call of its own: a variable would keep the stream alive.
+                # A local variable would keep the stream alive, so pass it directly.
                 await self._one_client(server.stream(2), draw)
             except WaitinfoError:
                 self.counts["refused"] += 1
@@ -120,7 +120,7 @@ class Stress:
 
 
 def picky(translator: Translator) -> Translator:
-    """Make sessions of a translator fail on the poison."""
+    """Make the sessions of a translator fail on the poison text."""
     open_channel = translator._open_channel
 
     def opened(*arguments: object) -> object:
@@ -142,7 +142,7 @@ def picky(translator: Translator) -> Translator:
 def run(
     more: Callable[[Counter[str]], bool], threads: int = 4, clients: int = 6, seed: int = 1
 ) -> Counter:
-    """Run a stress test; raises if anything is wrong, returns what happened."""
+    """Run a stress test; raise an error if a check fails, else return counts."""
     translator = picky(Translator(toy_model(), streams=5, capacity=48))
     stress = Stress(translator, more, word_by_word())
     before = live_channels()
@@ -160,7 +160,7 @@ def run(
     counts = stress.counts
     del translator, stress, workers
     gc.collect()
-    assert live_channels() <= before, "a stream is still referred to"
+    assert live_channels() <= before, "a stream is still referenced"
     return counts
 
 
@@ -170,7 +170,7 @@ def live_channels() -> int:
 
 @lru_cache(maxsize=1)
 def word_by_word() -> dict[str, list[tuple]]:
-    """What each text becomes that has the model to itself."""
+    """The events of each text when its stream runs alone."""
     translator = Translator(toy_model(), streams=1, capacity=48)
     found = {}
     for text in TEXTS:
@@ -185,13 +185,13 @@ def nothing_left(translator: Translator) -> None:
     for thread in threading.enumerate():
         if thread.name == "waitinfo":
             thread.join(60)
-            assert not thread.is_alive(), "a thread is left"
+            assert not thread.is_alive(), "a thread is still running"
     scheduler = translator._scheduler
-    assert translator.open_streams == 0, "a stream is left"
-    translator.translate("ba")  # a round that gives back what was closed while others led
-    assert len(scheduler.engine.free) == scheduler.engine.slots, "a slot is left"
-    assert not scheduler._waiters and not scheduler.bells, "somebody waits"
-    assert not scheduler._rounds.by_slot and not scheduler._inbox, "something is under way"
+    assert translator.open_streams == 0, "a stream is still open"
+    translator.translate("ba")  # this round releases the slots of streams closed meanwhile
+    assert len(scheduler.engine.free) == scheduler.engine.slots, "a slot is still in use"
+    assert not scheduler._waiters and not scheduler.bells, "a thread or task is still waiting"
+    assert not scheduler._rounds.by_slot and not scheduler._inbox, "work is left"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Adaptive wait-k: its thresholds by hand, its limits as wait-k, its rule by brute force."""
+"""Adaptive wait-k: thresholds by hand, wait-k as limiting cases, decisions by brute force."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_thresholds_by_hand() -> None:
 def test_decisions_by_hand() -> None:
     """Lags 0 to 4 with k_max 4 and thresholds 0.8, 0.6, 0.4 at lags 1, 2, 3."""
     system = build_system("adaptive-wait-k", {"rho_last": 0.2, "k_max": 4})
-    rows = [  # lag, probability of the best token, whether it may be computed, and written
+    rows = [  # lag, probability of the best token, expected `ready`, expected `accept`
         (0, 0.99, False, None), (1, 0.79, True, False), (1, 0.81, True, True),
         (2, 0.59, True, False), (2, 0.61, True, True), (3, 0.39, True, False),
         (3, 0.41, True, True), (4, 0.05, True, True), (6, 0.05, True, True),
@@ -68,7 +68,7 @@ def test_decisions_by_hand() -> None:
         target_info=zeros,
     )
     best = torch.tensor([row[1] for row in rows])
-    # The rest of the probability is spread too thin to matter over forty other tokens.
+    # The remaining probability is spread over forty other tokens.
     logits = torch.cat([best[:, None].log(), ((1 - best) / 40).log()[:, None].expand(-1, 40)], 1)
     accepted = system.accept(state, Step(logits.argmax(-1), logits, [])).tolist()
     assert system.ready(state).tolist() == [row[2] for row in rows]
@@ -79,7 +79,7 @@ def test_decisions_by_hand() -> None:
 def by_brute_force(
     model: Transformer, source: list[int], rho: tuple[float, float], k_max: int, guard: bool
 ) -> tuple[list[int], list[int]]:
-    """The rule in plain numbers: everything computed anew, probabilities summed one by one."""
+    """The rule in plain numbers: every step recomputes everything."""
     tokens = [*source, EOS]
     read, written, path = 1, [], []
     while True:
@@ -122,7 +122,7 @@ def test_rule_equals_brute_force(tiny_model, rho: tuple[float, float], guard: bo
     assert len(lags) > 2, "the test needs a model that is sure at some lags and not at others"
 
 
-def test_training_is_multipaths(tiny_model) -> None:
+def test_training_equals_multipath(tiny_model) -> None:
     model = tiny_model()
     batch = batch_of([([5, 6, 7, 8, 9], [10, 11, 12]), ([20, 21], [22])])
     adaptive = build_system("adaptive-wait-k", {"k_max": 6})
@@ -161,7 +161,7 @@ def test_the_dial_is_a_probability() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A multipath model of its own options."""
+    """A multipath model with its own options."""
     tokenizer, _ = train_tokenizer([f"w{i}" for i in range(36)], VocabularySpec("words", 1))
     torch.manual_seed(1)
     model = restless(Transformer(tiny_config()))
@@ -171,7 +171,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
-def test_a_model_decoded_by_another_system(folder: Path) -> None:
+def test_a_model_is_decoded_with_another_system(folder: Path) -> None:
     own = load_model(folder).system
     assert (own.name, own.options.k, own.options.catch_up) == ("multipath", 5, 2)
     changed = load_model(folder, options={"catch_up": "0"}).system
@@ -197,7 +197,7 @@ def test_a_model_decoded_by_another_system(folder: Path) -> None:
         ("wait-info", None, "wait-info requires info"),
     ],
 )
-def test_systems_a_model_cannot_serve(
+def test_incompatible_systems_are_rejected(
     folder: Path, system: str | None, options: dict | None, message: str
 ) -> None:
     with pytest.raises(WaitinfoError, match=message):

@@ -1,4 +1,4 @@
-"""Streams on event loops: served together, cancelled, abandoned, each with its own errors."""
+"""Streams on event loops: many at a time, cancelled, abandoned, with separate errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def speak(server: AsyncTranslator, text: str) -> list[tuple]:
         return record(events)
 
 
-def test_many_are_served_together(translator: Translator) -> None:
+def test_many_streams_run_together(translator: Translator) -> None:
     async def everyone() -> list[list[tuple]]:
         async with AsyncTranslator(translator) as server:
             return await asyncio.gather(*(speak(server, text) for text in TEXTS))
@@ -79,14 +79,14 @@ def test_iterating_while_another_task_pushes(translator: Translator) -> None:
     assert record(asyncio.run(both())) == alone(TEXTS[1])
 
 
-def test_a_cancelled_finish_gives_the_slot_back(translator: Translator) -> None:
+def test_a_cancelled_finish_releases_its_slot(translator: Translator) -> None:
     async def run() -> None:
         server = AsyncTranslator(translator)
         streams = [server.stream(2) for _ in range(6)]
         for stream in streams:
             await stream.push(LONG, wait=False)
             finishing = asyncio.create_task(stream.finish())
-            await asyncio.sleep(0)  # it has begun, and has much to do
+            await asyncio.sleep(0)  # it has started and has a lot of work left
             finishing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await finishing
@@ -110,7 +110,7 @@ def test_a_cancelled_push_loses_no_event(translator: Translator) -> None:
     assert record(asyncio.run(run())) == alone(LONG + " ba")
 
 
-def test_a_refused_push_has_taken_no_text(translator: Translator) -> None:
+def test_a_rejected_push_takes_no_text(translator: Translator) -> None:
     async def run() -> list[Event]:
         stream = AsyncTranslator(translator).stream(2, history=None)
         first = asyncio.create_task(stream.push("ba be"))
@@ -150,7 +150,7 @@ def test_an_error_reaches_only_its_own_client(
 def test_the_event_loop_is_never_blocked(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a round is under way, the loop opens, pushes, turns dials and closes."""
+    """During a round, the event loop opens and closes streams, pushes text and changes dials."""
     engine = translator._scheduler.engine
     computing, go_on = threading.Event(), threading.Event()
     advance = engine.advance
@@ -180,7 +180,7 @@ def test_the_event_loop_is_never_blocked(
     assert asyncio.run(run()) == alone("ba be")
 
 
-def test_abandoned_streams_and_servers_leave_nothing(translator: Translator) -> None:
+def test_abandoned_streams_and_servers_are_cleaned_up(translator: Translator) -> None:
     async def run() -> None:
         server = AsyncTranslator(translator)
         for _ in range(20):
@@ -197,7 +197,7 @@ def test_abandoned_streams_and_servers_leave_nothing(translator: Translator) -> 
     assert not translator._scheduler.bells and not translator._scheduler._waiters
 
 
-def test_a_broken_scheduler_lets_nobody_wait_for_ever(
+def test_a_broken_scheduler_wakes_all_waiters(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:

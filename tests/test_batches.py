@@ -29,7 +29,7 @@ def test_an_epoch_is_every_pair_once_within_budget(split) -> None:
     assert np.mean(sizes) > 0.9 * BUDGET, "budgets should be used"
 
 
-def test_a_pair_over_the_budget_is_a_batch_of_its_own(split) -> None:
+def test_a_pair_over_the_budget_gets_its_own_batch(split) -> None:
     batches = plan_epoch(split, 4, seed=1, epoch=0)
     assert sorted(np.concatenate(batches)) == list(range(len(split)))
     made = [make_batch(split, batch) for batch in batches]
@@ -50,7 +50,7 @@ def take(split, count: int, **options) -> list:
         return list(islice(stream, count))
 
 
-def test_starting_later_is_skipping(split) -> None:
+def test_starting_later_skips_batches(split) -> None:
     whole, later = take(split, 70), take(split, 20, start=50)
     for a, b in zip(whole[50:], later, strict=True):
         assert (a.update, a.epoch, a.tokens) == (b.update, b.epoch, b.tokens)
@@ -71,7 +71,7 @@ def test_processes_share_an_update(split) -> None:
             assert torch.equal(whole.target_out, part.batches[0][1].target_out)
 
 
-def test_errors_of_the_background_reach_the_front(split, monkeypatch) -> None:
+def test_errors_in_the_background_thread_are_raised(split, monkeypatch) -> None:
     monkeypatch.setattr("waitinfo.training.batches.make_batch", lambda *_: 1 / 0)
     with BatchStream(split, BUDGET, seed=1) as stream, pytest.raises(ZeroDivisionError):
         next(stream)

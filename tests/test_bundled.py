@@ -1,4 +1,4 @@
-"""Small storage, and models that are found by name."""
+"""int8 storage, and bundled models found by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
-def test_a_row_is_off_by_at_most_half_a_step() -> None:
+def test_rounding_error_is_at_most_half_a_step() -> None:
     torch.manual_seed(0)
     weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
                "b": torch.randn(7)}  # fmt: skip
@@ -29,7 +29,7 @@ def test_a_row_is_off_by_at_most_half_a_step() -> None:
     assert back.keys() == weights.keys()
     step = weights["m"].abs().amax(1, keepdim=True) / 127
     assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
-    # By hand: the largest is 127 steps, a third of it 42.
+    # By hand: the largest value is 127 steps, a third of it is 42.
     assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
 
 
@@ -64,9 +64,7 @@ def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None)
         assert sizes[1] < 0.6 * sizes[0]  # the tiny model is mostly headers
 
 
-def test_packing_by_command(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["models", "--pack", str(folder), "--out", str(tmp_path / "p")])
     assert not stop.value.code and "MB of weights" in capsys.readouterr().err

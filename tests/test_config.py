@@ -1,4 +1,4 @@
-"""Settings: typed, checked, and complained about by name."""
+"""Settings are typed and checked, and errors name them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_settings_go_into_sections() -> None:
     assert values == {"training": {"lr": 1.0, "updates": "7"}, "size": "tiny"}
 
 
-def test_text_becomes_the_fields_type() -> None:
+def test_text_is_converted_to_the_type_of_the_field() -> None:
     given = {"updates": "7", "lr": "1e-3", "validate_k": "2", "average": "last"}
     config = from_mapping(TrainingConfig, given, "training")
     assert (config.updates, config.lr, config.validate_k, config.average) == (7, 1e-3, 2.0, "last")
@@ -76,7 +76,7 @@ def test_bad_runs_are_named(values: dict, message: str) -> None:
         ("full", {"heads": 0}, "model.heads 0: must be at least 1"),
     ],
 )
-def test_models_that_cannot_serve_a_system(
+def test_incompatible_models_are_rejected(
     toy_corpus: Path, name: str, model: dict, message: str
 ) -> None:
     values = {"data": str(toy_corpus), "system": name, "size": "tiny", "model": model}
@@ -85,7 +85,7 @@ def test_models_that_cannot_serve_a_system(
 
 
 @pytest.mark.parametrize("k", [float("inf"), float("nan"), 0, 1.5])
-def test_dials_that_make_no_sense(k: float) -> None:
+def test_bad_dials(k: float) -> None:
     with pytest.raises(WaitinfoError, match="must be a whole number of at least 1"):
         check_dial(build_system("wait-k"), k)
 

@@ -1,4 +1,4 @@
-"""The process's setting for cuDNN attention is the host application's, not ours."""
+"""The process-wide setting for cuDNN attention belongs to the host application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def enabled() -> bool:
 
 @pytest.fixture(params=[True, False])
 def setting(request: pytest.FixtureRequest):
-    """What the host application has chosen."""
+    """The choice of the host application."""
     before = enabled()
     torch.backends.cuda.enable_cudnn_sdp(request.param)
     yield request.param
@@ -28,7 +28,7 @@ def setting(request: pytest.FixtureRequest):
 
 
 class Model:
-    """Stands in for one on a GPU."""
+    """A stand-in for a model on a GPU."""
 
     device = torch.device("cuda")
 
@@ -43,7 +43,7 @@ class Model:
         return self.seen(), enabled()
 
 
-def test_importing_and_calling_leave_the_setting_alone() -> None:
+def test_importing_and_calling_keep_the_setting() -> None:
     script = """
         import torch
         before = torch.backends.cuda.cudnn_sdp_enabled()
@@ -55,7 +55,7 @@ def test_importing_and_calling_leave_the_setting_alone() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
-def test_within_a_call_it_is_off_and_then_as_before(setting: bool) -> None:
+def test_it_is_off_during_a_call_and_restored_after(setting: bool) -> None:
     model = Model()
     assert model.seen() is False
     assert model.nested() == (False, False)
@@ -72,7 +72,7 @@ def test_a_model_on_a_cpu_does_not_touch_it(setting: bool) -> None:
     assert OnCPU().seen() is setting
 
 
-def test_threads_that_overlap_restore_it_once_all_have_left(setting: bool) -> None:
+def test_overlapping_threads_restore_it_after_the_last_one(setting: bool) -> None:
     inside, leave = threading.Barrier(3), [threading.Event() for _ in range(2)]
     seen: list[bool] = []
 
@@ -87,7 +87,7 @@ def test_threads_that_overlap_restore_it_once_all_have_left(setting: bool) -> No
     for thread in threads:
         thread.start()
     inside.wait(60)
-    for number, thread in enumerate(threads):  # the one that entered first need not leave last
+    for number, thread in enumerate(threads):  # one leaves while the other is still inside
         leave[number].set()
         thread.join(60)
     assert seen == [False, False]
@@ -95,7 +95,7 @@ def test_threads_that_overlap_restore_it_once_all_have_left(setting: bool) -> No
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_every_pass_of_a_model_on_a_gpu_is_without(
+def test_every_pass_on_a_gpu_runs_without_it(
     tiny_model, monkeypatch: pytest.MonkeyPatch, setting: bool
 ) -> None:
     from waitinfo.model import attention

@@ -1,4 +1,4 @@
-"""Curves: points put together, interpolated, compared, drawn, and laid beside the paper's."""
+"""Curves: grouping, interpolating, comparing and drawing points, and the paper's curves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_interpolation_and_area_by_hand() -> None:
     assert low.at(2) == 15 and low.at(5) == 20 and low.at(5.1) is None and low.at(0.9) is None
     found = difference(high, low)
     assert (found.low, found.high) == (2, 4)
-    # From 2 to 3 the gap goes from 5 to 2, from 3 to 4 from 2 to 4.
+    # The gap falls from 5 to 2 between x = 2 and 3, and rises from 2 to 4 between 3 and 4.
     assert found.area == pytest.approx(3.5 + 3) and found.mean == pytest.approx(3.25)
     assert difference(curve("far", (9, 1), (10, 2)), low) is None
 
@@ -121,13 +121,13 @@ def test_published_figures_are_those_of_the_paper() -> None:
     theirs, mine = (list(csv.reader(p.read_text("utf-8").splitlines())) for p in (table, ours))
     assert len(mine) == len(theirs)
     for a, b in zip(mine, theirs, strict=True):
-        # Left out: what the paper did not give, and the two misprints of AP.
+        # Missing: values that the paper does not give, and its two misprints of AP.
         for column, (x, y) in enumerate(zip(a, b, strict=True)):
             misprint = theirs[0][column] == "AP" and y in ("1.96", "1.27")
             assert x == y or (x == "" and (y == "-" or misprint))
 
 
-def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for k, al, bleu in ((1, 2, 20), (3, 4, 26), (5, 6, 28)):
         (tmp_path / f"a-{k}.json").write_text(json.dumps(point("a", k, al, bleu)))
         (tmp_path / f"b-{k}.json").write_text(json.dumps(point("b", k, al + 1, bleu + 1)))
@@ -159,7 +159,7 @@ def test_comparing_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["EMPTY"], "contains no points"),
     ],
 )
-def test_comparing_complains_in_a_line(
+def test_compare_errors_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()

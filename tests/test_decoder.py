@@ -24,7 +24,7 @@ def sentences(count: int, seed: int = 0) -> list[list[int]]:
 
 
 def restless(model):
-    """Makes an untrained model varied: sharp attention, and an end now and then, early or late."""
+    """Make the output of an untrained model varied: sharp attention, early and late ends."""
     with torch.no_grad():
         model.target_embedding.weight[EOS] *= 2
         for layer in model.decoder_layers:
@@ -32,10 +32,10 @@ def restless(model):
             layer.cross.queries.weight.mul_(12)
             layer.cross.out.weight.mul_(16)
             layer.feed_forward.out.weight.mul_(16)
-            if isinstance(layer.cross, ExpertAttention):  # whose untrained gate is zero
+            if isinstance(layer.cross, ExpertAttention):  # its untrained gate is zero
                 layer.cross.gate.weight.normal_(std=4)
         if isinstance(model.decoder_layers[0].cross, MonotonicAttention):
-            # Heads that stop early, and walk on because no token follows itself.
+            # Heads stop early, and move because no token follows itself.
             model.decoder_norm.weight.neg_()
             for layer in model.decoder_layers:
                 layer.cross.energy_bias.fill_(3)
@@ -60,10 +60,10 @@ def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) 
         assert hypothesis.source_length == len(source) + 1
 
 
-class Fussy(System):
-    """Decides after seeing the token, as adaptive policies do: refuses odd ones."""
+class RejectOddTokens(System):
+    """Decides after computing the token, like adaptive policies: rejects odd tokens."""
 
-    name = "fussy"
+    name = "reject-odd-tokens"
 
     def ready(self, state):
         return state.read > state.written // 2
@@ -73,7 +73,7 @@ class Fussy(System):
 
 
 def test_systems_that_decide_after_the_step(tiny_model) -> None:
-    model, system = restless(tiny_model(seed=5)), Fussy()
+    model, system = restless(tiny_model(seed=5)), RejectOddTokens()
     sources = sentences(10, seed=2)
     found = Decoder(model, system).decode(sources, 1)
     expected = uncached_decodes(model, system, sources, [1] * len(sources))
@@ -102,8 +102,8 @@ def test_wait_info_with_infos_one_is_wait_k(tiny_model) -> None:
         assert [(h.tokens, h.path) for h in by_info] == [(h.tokens, h.path) for h in by_lag]
 
 
-def test_more_dial_never_reads_less(tiny_model) -> None:
-    """On the same tokens, lag grows with K; with other tokens the first write still does."""
+def test_a_higher_dial_never_reads_less(tiny_model) -> None:
+    """For the same tokens, lag grows with K; for other tokens, that of the first WRITE does."""
     model = tiny_model(seed=1, info="attention")
     system = build_system("wait-info")
     sources = sentences(20)
@@ -113,7 +113,7 @@ def test_more_dial_never_reads_less(tiny_model) -> None:
     assert sum(first[0]) < sum(first[-1])
 
 
-def test_infos_are_those_of_the_model(tiny_model) -> None:
+def test_infos_equal_those_of_the_model(tiny_model) -> None:
     model = restless(tiny_model(seed=3, info="attention"))
     source = [5, 6, 7, 8]
     hypothesis = Decoder(model, build_system("wait-info")).decode([source], 2)[0]
@@ -129,7 +129,7 @@ def test_unknown_ending(tiny_model) -> None:
 
 
 def brute_force_beam(model, source: list[int], width: int, penalty: float) -> list[int]:
-    """Beam search on whole passes and Python lists."""
+    """Beam search with whole passes and Python lists."""
     beams: list[tuple[float, list[int]]] = [(0.0, [])]
     ended: list[tuple[float, list[int]]] = []
     limit = 2 * (len(source) + 1) + 10

@@ -1,4 +1,4 @@
-"""The engine: whatever company and order of arrival, a stream does what it would do alone."""
+"""The engine: a stream gives the same result in any batch and order of arrival as alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
 from tests.oracle import dial_near, uncached_decode, uncached_decodes
-from tests.test_decoder import Fussy, restless, sentences
+from tests.test_decoder import RejectOddTokens, restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
@@ -25,11 +25,11 @@ from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
 
-NAMES = [*SYSTEMS, "fussy"]
+NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
 def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
-    system = Fussy() if name == "fussy" else build_system(name)
+    system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
     model = Transformer(tiny_config(**sizes, **system.model_defaults)).double().eval()
@@ -43,7 +43,7 @@ def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
 MODELS = {name: build(name) for name in NAMES}
 
 
-def trickle(
+def feed_randomly(
     name: str,
     sources: list[list[int]],
     dials: list[float],
@@ -51,7 +51,7 @@ def trickle(
     seed: int,
     made: tuple[Transformer, System] | None = None,
 ) -> list[Record]:
-    """All sources through one engine, arriving in random pieces at random times."""
+    """Feed all sources to one engine, in random pieces at random times."""
     model, system = made or MODELS[name]
     engine = Engine(model, system, slots=slots, capacity=max(map(len, sources)) + 2)
     draw = random.Random(seed)
@@ -80,8 +80,8 @@ def trickle(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_oracle_itself_is_the_same_alone(name: str) -> None:
-    """It takes sentences of one shape together, which must not change them."""
+def test_the_oracle_gives_the_same_for_single_sentences(name: str) -> None:
+    """The oracle computes sentences of one shape together, which must not change them."""
     model, system = MODELS[name]
     sources = [s[:5] for s in sentences(5, seed=12)]
     dials = [dial_near(system, k) for k in (1.0, 1.0, 2.0, 2.0, 4.0)]
@@ -96,12 +96,12 @@ def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
     model, system = MODELS[name]
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
     dials = [dial_near(system, k) for k in draws]
-    records = trickle(name, sources, dials, slots=7, seed=1)
+    records = feed_randomly(name, sources, dials, slots=7, seed=1)
     expected = uncached_decodes(model, system, sources, dials)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
-        # What was read is the source, in order, up to where writing stopped.
+        # The tokens read are the source, in order, up to the end of the translation.
         assert [event.token for event in record.reads] == [*source, EOS][: len(record.reads)]
 
 
@@ -115,11 +115,11 @@ def real_sentences() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_sentences_in_random_company(name: str, real_sentences: list[list[int]]) -> None:
-    """A hundred for each system, thirty at a time, against decoding without caches."""
+def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[int]]) -> None:
+    """A hundred sentences per system, thirty at a time, against decoding without caches."""
     model, system = build(name, vocabulary=600)
     dials = [dial_near(system, 1.0 + i % 5) for i in range(len(real_sentences))]
-    records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
+    records = feed_randomly(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
     expected = uncached_decodes(model, system, real_sentences, dials)
     for (tokens, path), record in zip(expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
@@ -128,18 +128,18 @@ def test_real_sentences_in_random_company(name: str, real_sentences: list[list[i
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(0, 10**6))
-def test_company_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
+def test_other_streams_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
     sources = sentences(8, seed=seed % 50)
     dials = [dial_near(MODELS[name][1], 1.0 + (seed + i) % 4) for i in range(len(sources))]
-    together = trickle(name, sources, dials, slots, seed)
-    alone = [trickle(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
+    together = feed_randomly(name, sources, dials, slots, seed)
+    alone = [feed_randomly(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
     for a, b in zip(together, alone, strict=True):
         assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
         assert [e.info for e in a.writes] == pytest.approx([e.info for e in b.writes], abs=1e-6)
 
 
 def test_running_totals_are_sums_of_infos() -> None:
-    record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
+    record = feed_randomly("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
     events = sorted([*record.reads, *record.writes], key=lambda e: (e.read, e.written))
     for event in events:
         reads = sum(e.info for e in record.reads[: event.read])
@@ -185,7 +185,7 @@ def test_waiting_input_is_encoded_in_one_pass(monkeypatch) -> None:
     assert passes == [(3, 6)]
 
 
-def test_turning_the_dial_counts_from_the_next_decision() -> None:
+def test_a_new_dial_applies_from_the_next_decision() -> None:
     model, system = MODELS["wait-k"]
     engine = Engine(model, system, slots=1, capacity=40)
     slot = engine.open(1.0)
@@ -216,13 +216,13 @@ def test_a_bidirectional_encoder_sums_info_as_it_reads() -> None:
     assert infos == pytest.approx(expected)
 
 
-def test_a_simultaneous_system_refuses_to_look_ahead() -> None:
+def test_a_simultaneous_system_requires_a_causal_encoder() -> None:
     model = Transformer(tiny_config(encoder="bidirectional"))
     with pytest.raises(WaitinfoError, match="requires a causal encoder"):
         Engine(model, build_system("wait-k"))
 
 
-def test_slots_are_limited_refused_and_reused() -> None:
+def test_slots_are_limited_and_reused() -> None:
     model, system = MODELS["multipath"]
     engine = Engine(model, system, slots=2, capacity=8)
     first, second = engine.open(1.0), engine.open(1.0)
@@ -237,7 +237,7 @@ def test_slots_are_limited_refused_and_reused() -> None:
 
 
 def test_half_precision_runs() -> None:
-    """In a process of its own: some virtual machines announce matrix units that they trap."""
+    """In a new process: some virtual machines report matrix units that do not work."""
     script = """
         import torch
         from tests.conftest import tiny_config

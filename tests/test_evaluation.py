@@ -36,7 +36,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """An untrained but lively model over real subwords, saved in a folder."""
+    """An untrained model with varied output and real subwords, saved in a folder."""
     lines = [text for pair in SENTENCES for text in pair] * 3
     tokenizer, _ = train_tokenizer(lines, VocabularySpec("bpe", 330))
     torch.manual_seed(4)
@@ -61,11 +61,11 @@ def test_set(tmp_path: Path) -> TestSet:
 
 
 def test_a_word_waits_for_the_token_after_it(loaded: LoadedModel) -> None:
-    """By hand: tokens of three words, each with the source tokens read before it."""
+    """By hand: tokens of three words, with the source tokens read before each."""
     target = loaded.vocabulary.target
     first, second, third = (target.encode(w) for w in ("That", "is", "everywhere"))
     source = "Das ist gut."
-    ends = []  # source tokens read once each word is complete
+    ends = []  # source tokens read when each word is complete
     for word in source.split():
         ends.append((ends[-1] if ends else 0) + len(loaded.vocabulary.source.encode(word)))
     tokens = [*first, *second, *third]
@@ -76,14 +76,14 @@ def test_a_word_waits_for_the_token_after_it(loaded: LoadedModel) -> None:
         path.append(now)
     hypothesis = Hypothesis(tokens, [*path, ends[2] + 1], ends[2] + 1, [], [], True)
     trace = word_trace(loaded.vocabulary, source, hypothesis)
-    # "That" shows when "is" begins, "is" when "everywhere" does, the last at end-of-sentence.
+    # "That" is shown when "is" starts, "is" when "everywhere" starts, the last at the end.
     assert trace.words == ["That", "is", "everywhere"]
     assert trace.delays == [1, 2, 3]
     assert trace.source_words == 3
 
 
 def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
-    """Word delays of the batch equal those of a live stream that gets a word at a time."""
+    """Word delays of the batch equal those of a stream that gets one word at a time."""
     sources = [source for source, _ in SENTENCES]
     for k in (1.0, 3.0):
         found = Decoder(loaded.model, loaded.system).decode(
@@ -109,7 +109,7 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Interrupt the next decoding after two sentences; returns how many each one was asked for."""
+    """Interrupt the next decoding after two sentences; return the sentence counts of all calls."""
     real = Decoder.results
     asked: list[int] = []
 
@@ -124,7 +124,7 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_an_interrupted_point_goes_on_where_it_stopped(
+def test_an_interrupted_point_continues_where_it_stopped(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluation = Evaluation(loaded, test_set)
@@ -136,14 +136,14 @@ def test_an_interrupted_point_goes_on_where_it_stopped(
         evaluate_point(evaluation, Decoding(2.0), output)
     assert not (output.folder / "wait-info-2.json").exists()
     (partial,) = output.folder.glob(".wait-info-2.*.partial.jsonl")
-    damaged = partial.read_text() + '[9, {"no": 1}]\n[4, {"tok'  # and a line was being written
+    damaged = partial.read_text() + '[9, {"no": 1}]\n[4, {"tok'  # an incomplete line
     partial.write_text(damaged)
     resumed = evaluate_point(evaluation, Decoding(2.0), output)
     assert asked == [5, 3] and not partial.exists()
     for part in ("quality", "paper", "word", "settings"):
         assert resumed[part] == whole[part]
     assert evaluate_point(evaluation, Decoding(2.0), output)["paper"] == whole["paper"]
-    assert asked == [5, 3]  # a finished point is not done again
+    assert asked == [5, 3]  # a finished point is not computed again
 
 
 def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
@@ -161,7 +161,7 @@ def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
     assert len(Partial(tmp_path, "wait-info-2", evaluation.settings(other)).found) == 1
 
 
-def test_what_is_asked_later_is_added_to_a_point(
+def test_later_requests_are_added_to_a_point(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluation, bare = Evaluation(loaded, test_set), FolderOutput(tmp_path, text=False)
@@ -169,7 +169,7 @@ def test_what_is_asked_later_is_added_to_a_point(
     bare.write({**point, "label": "two"})
     with_text = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
     assert with_text["timed"] == point["timed"] and with_text["label"] == "two"
-    monkeypatch.setattr(Decoder, "results", None)  # no more translating from here on
+    monkeypatch.setattr(Decoder, "results", None)  # translating would fail from here on
     faster = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path), Timing(6.0, 2))
     assert faster["timed"]["words_per_second"] == 6 and faster["label"] == "two"
     assert (
@@ -190,7 +190,7 @@ def test_overwriting_leaves_nothing_of_the_old_point(
         evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
 
 
-def test_the_same_text_has_the_same_checksum_however_it_comes(tmp_path: Path) -> None:
+def test_checksums_do_not_depend_on_compression(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\ny\n")
     with gzip.open(tmp_path / "a.gz", "wt") as stream:
         stream.write("x\ny\n")
@@ -202,7 +202,9 @@ def test_the_same_text_has_the_same_checksum_however_it_comes(tmp_path: Path) ->
     assert plain == packed != other
 
 
-def test_settings_tell_models_apart(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) -> None:
+def test_settings_distinguish_models(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path
+) -> None:
     weights = loaded.model.weights()
     save_model(tmp_path / "other", loaded.model, weights, loaded.system, loaded.vocabulary)
     weights["encoder_norm.bias"] = weights["encoder_norm.bias"] + 1e-3
@@ -215,7 +217,7 @@ def test_settings_tell_models_apart(loaded: LoadedModel, test_set: TestSet, tmp_
 
 
 def test_a_point_by_hand(loaded: LoadedModel, tmp_path: Path) -> None:
-    """Two made-up translations of known paths: everything in tokens counts end-of-sentence."""
+    """Invented translations with known paths: token metrics include end-of-sentence."""
     encode = loaded.vocabulary.source.encode
     source, reference = "Das ist gut.", "That is good."
     n = len(encode(source)) + 1
@@ -223,16 +225,16 @@ def test_a_point_by_hand(loaded: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "r").write_text(f"{reference}\n" * 2)
     evaluation = Evaluation(loaded, TestSet.read(tmp_path / "s", tmp_path / "r"))
     tokens = encode("That is")
-    whole = Hypothesis(tokens, [n] * (len(tokens) + 1), n, [], [], True)  # all read, then written
-    early = Hypothesis([], [2], n, [], [], True)  # ended after two tokens, with nothing said
-    cut = Hypothesis(tokens, [1] * len(tokens), n, [], [], False)  # by the length limit
+    whole = Hypothesis(tokens, [n] * (len(tokens) + 1), n, [], [], True)  # read all, then write
+    early = Hypothesis([], [2], n, [], [], True)  # ends after two source tokens, without words
+    cut = Hypothesis(tokens, [1] * len(tokens), n, [], [], False)  # stopped by the length limit
     found = [whole, early]
     point = evaluation.score(Decoding(1.0), found, evaluation.traces(found))
     assert point["paper"]["CW"] == pytest.approx((n + 2) / 2)
     assert point["paper"]["AP"] == pytest.approx((1 + 2 / n) / 2)
     assert point["paper"]["AL"] == pytest.approx((n + 2) / 2)
-    assert point["paper"]["YAAL"] == pytest.approx(2)  # of the second alone
-    assert point["word"]["AL"] == pytest.approx(3)  # of the first alone, which has words
+    assert point["paper"]["YAAL"] == pytest.approx(2)  # only the second has one
+    assert point["word"]["AL"] == pytest.approx(3)  # only the first has words
     assert (point["early_stop"], point["cut_off"], point["empty"]) == (0.5, 0, 1)
     assert point["length_ratio"] == pytest.approx(2 / 6)
     assert point["target_per_source"] == pytest.approx((len(tokens) + 2) / (2 * n))
@@ -240,7 +242,7 @@ def test_a_point_by_hand(loaded: LoadedModel, tmp_path: Path) -> None:
     assert evaluation.score(Decoding(1.0), both, evaluation.traces(both))["cut_off"] == 0.5
 
 
-def test_intervals_are_sacrebleus() -> None:
+def test_intervals_equal_sacrebleu() -> None:
     from sacrebleu.metrics import BLEU
 
     references = [f"the cat number {i} sat on the mat" for i in range(40)]
@@ -273,7 +275,7 @@ def test_scores_of_a_point(loaded: LoadedModel, test_set: TestSet) -> None:
     assert point["length_ratio"] == pytest.approx(words / sum(len(r.split()) for r in references))
 
 
-def test_empty_lines_are_refused(tmp_path: Path) -> None:
+def test_empty_lines_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\ny\n")
     (tmp_path / "b").write_text("x\n \n")
     with pytest.raises(WaitinfoError, match="line 2: the reference is empty"):
@@ -285,7 +287,7 @@ def test_empty_lines_are_refused(tmp_path: Path) -> None:
 # Significance and COMET
 
 
-def test_paired_bootstrap_tells_better_from_same() -> None:
+def test_paired_bootstrap_distinguishes_better_from_equal() -> None:
     references = [f"the cat number {i} sat on the mat" for i in range(60)]
     worse = [r.replace("the mat", "a rug") for r in references]
     slightly = [r.replace("sat", "sits") if i == 7 else r for i, r in enumerate(references)]
@@ -296,7 +298,9 @@ def test_paired_bootstrap_tells_better_from_same() -> None:
     assert quality.paired_bootstrap("BLEU_lowercase", worse, upper, references).p_value == 1
 
 
-def test_comet_is_asked_rightly_and_missed_politely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_is_called_correctly_and_its_absence_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quality.load_comet.cache_clear()
     monkeypatch.setitem(sys.modules, "comet", None)
     with pytest.raises(WaitinfoError, match=r"pip install 'waitinfo\[comet\]'"):
@@ -319,7 +323,7 @@ def test_comet_is_asked_rightly_and_missed_politely(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_clock_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two words a second; the first takes 0.7 s to deal with, so the second waits for it."""
+    """Two words per second; processing the first takes 0.7 s, so the second has to wait."""
     now = [100.0]
     costs = {
         "one": [(0.7, "eins")],
@@ -345,8 +349,8 @@ def test_the_clock_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
     translator = types.SimpleNamespace(stream=lambda k, segment: Stream())
     trace = timing.timed_trace(translator, "one two three", 1.0, rate=2.0)
-    # Word 1 is there at 500 ms and done at 1200; word 2 (there at 1000) starts then, shows at 1500;
-    # word 3 (there at 1500) starts at 1500 and the end shows 500 ms later.
+    # Word 1 arrives at 500 ms and is done at 1200. Word 2 arrives at 1000, starts at 1200 and is
+    # shown at 1500. Word 3 arrives and starts at 1500, and the end is shown 500 ms later.
     assert trace.shown == pytest.approx([1200, 1500, 1500, 2000])
     assert trace.said == [500, 1000, 1000, 1500]
     assert trace.work == pytest.approx([700, 300, 500])
@@ -362,7 +366,7 @@ def test_timed_points(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) ->
     for metric in ("AL", "LAAL", "DAL", "AP"):
         assert found["computation_aware_ms"][metric] > found["ideal_ms"][metric]
     words = evaluation.score(Decoding(2.0), *_chosen(evaluation, [0, 1, 2, 3]))["word"]
-    for metric in ("AL", "LAAL", "DAL"):  # at 3 words a second, a word is 333 ms
+    for metric in ("AL", "LAAL", "DAL"):  # at 3 words per second, a word takes 333 ms
         assert found["ideal_ms"][metric] == pytest.approx(words[metric] * 1000 / 3), metric
     for rate in (0, float("inf")):
         with pytest.raises(WaitinfoError, match="--rate"):
@@ -370,7 +374,7 @@ def test_timed_points(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) ->
 
 
 def _chosen(evaluation: Evaluation, numbers: list[int]) -> tuple:
-    """What some of the sentences were translated to; the test set is cut down to them."""
+    """The translations of some sentences, and the test set reduced to them."""
     found = evaluation.translate(Decoding(2.0))
     test = evaluation.test
     evaluation.test = TestSet(

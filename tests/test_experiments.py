@@ -1,4 +1,4 @@
-"""Experiments: their definitions fit the command line and the results, and a small one runs."""
+"""Experiments: definitions match the command line and the results, and a small one runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses need their module there
     spec.loader.exec_module(module)
     return module
 
@@ -46,14 +46,14 @@ def commands_of(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> li
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    """Options of a command as the command line reads them; an unknown one is an error."""
+    """Options of a command as parsed by the command line; unknown options are errors."""
     verb, *rest = expand_lists(arguments)
     commands: Any = typer.main.get_command(app)
     return commands.commands[verb].make_context(verb, rest).params
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_is_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = commands_of(name, monkeypatch)
     assert {command[0] for command in commands} >= {"prepare", "train", "evaluate"}
     for command in commands:
@@ -63,9 +63,7 @@ def test_every_command_is_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_points_in_results_are_those_of_the_experiment(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every point of the first seed comes from one of the commands."""
     made: set[tuple[Any, ...]] = set()
     for command in commands_of(name, monkeypatch):
@@ -85,7 +83,7 @@ def test_the_points_in_results_are_those_of_the_experiment(
             assert (*start, k, *end) in made
 
 
-def test_the_training_settings_in_results_are_those_of_the_experiment(
+def test_training_settings_in_results_match_the_experiment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = (ROOT / "results/de-en-ablations/runs.jsonl").read_text("utf-8").splitlines()
@@ -154,7 +152,7 @@ def test_a_small_experiment_from_text_to_points(
     real = runner.Runner.call
 
     def in_process(self: Any, command: list[str], log: str) -> None:
-        """As the real one, without starting Python anew for each command."""
+        """Like the original, without starting a new Python process for each command."""
         calls.append(command[3] if command[:3] == runner.WAITINFO else "make")
         if calls[-1] == "make":
             real(self, command, log)
@@ -180,7 +178,7 @@ def test_a_small_experiment_from_text_to_points(
     assert run["validations"][-1]["update"] == 4 and run["settings"]["system"]["k_max"] == 4
     before = (results / "points.jsonl").read_bytes()
     calls.clear()
-    runner.main()  # everything is there: points are only looked at
+    runner.main()  # all points exist, so nothing is computed
     assert calls == ["evaluate"] * 3 and (results / "points.jsonl").read_bytes() == before
 
 

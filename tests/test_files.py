@@ -1,4 +1,4 @@
-"""Reading parallel text, and what is said when it is bad."""
+"""Reading parallel text, and errors about bad input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_bad_bytes_name_the_line(tmp_path: Path, content: bytes, message: str) -
         list(read_lines(path))
 
 
-def test_a_flipped_byte_in_an_archive_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_byte_in_an_archive_is_detected(tmp_path: Path) -> None:
     content = bytearray(gzip.compress(TEXT * 50))
     content[len(content) // 2] ^= 255
     path = tmp_path / "bad.gz"
@@ -82,7 +82,7 @@ def test_damaged_archives(tmp_path: Path, suffix: str) -> None:
         list(read_lines(path))
 
 
-def test_truncated_archive_is_noticed(tmp_path: Path) -> None:
+def test_a_truncated_archive_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "cut.xz"
     path.write_bytes(lzma.compress(TEXT * 1000)[:-20])
     with pytest.raises(WaitinfoError, match="cannot be read"):
@@ -171,7 +171,7 @@ def test_normalise_is_idempotent_and_single_spaced(text: str) -> None:
         ("\ud83d\ud83d\ude00 \udcfc", "\ufffd\U0001f600 \ufffd"),
     ],
 )
-def test_normalise_mends_surrogates(text: str, expected: str) -> None:
+def test_normalise_repairs_surrogates(text: str, expected: str) -> None:
     assert normalise(text) == expected
 
 

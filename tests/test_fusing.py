@@ -1,4 +1,4 @@
-"""A fused model is the same model: its modules are replaced, its parameters are not."""
+"""A fused model is the same model: modules are replaced, parameters are kept."""
 
 from __future__ import annotations
 

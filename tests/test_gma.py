@@ -50,7 +50,7 @@ def literal_gaussian(
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 2.5])
-def test_attention_is_the_formula_with_its_gradients(delta: float) -> None:
+def test_attention_and_its_gradients_equal_the_formula(delta: float) -> None:
     torch.manual_seed(0)
     module = GaussianAttention(12, HEADS, 0.0).double()
     x = (3 * torch.randn(2, 5, 12, dtype=torch.float64)).requires_grad_()
@@ -81,7 +81,7 @@ def test_attention_is_the_formula_with_its_gradients(delta: float) -> None:
 def test_prior_and_mask_by_hand() -> None:
     positions = torch.tensor([[[0.9, 2.0]]])
     prior = log_prior(positions, 4)[0, 0]
-    # Standard deviations 0.45 and 1: j = 0 is always two of them away.
+    # Standard deviations are 0.45 and 1: j = 0 is always two of them away.
     narrow = [-2.0, -(0.1**2) / 0.405, -(1.1**2) / 0.405, -(2.1**2) / 0.405]
     expected = [narrow, [-2.0, -0.5, 0.0, -0.5]]
     torch.testing.assert_close(prior, torch.tensor(expected))
@@ -105,7 +105,7 @@ def test_far_positions_stay_finite() -> None:
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 3.0])
 def test_streams_read_what_training_masks(tiny_model, delta: float) -> None:
-    """Decode in streams, then train on the result: same positions, same prefix, same tokens."""
+    """Decode in streams, then train on the result: positions, prefixes and tokens are equal."""
     model = restless(tiny_model(seed=3, cross_attention="gma"))
     system = build_system("gma", {"delta": delta})
     sources = sentences(12, seed=1)
@@ -121,7 +121,7 @@ def test_streams_read_what_training_masks(tiny_model, delta: float) -> None:
             batch, LossContext(update=0, draw=random.Random(0)), system.options.delta
         )
         decoded = model.decode(target, encoded, visible, dial)
-        # The path is the largest need of any layer so far, within the source.
+        # The path is the largest need of any layer so far, up to the source length.
         need = torch.stack([report.state for report in decoded.extras]).amax((0, 2))[0]
         need = (need.clamp_min(0.9) + delta).ceil().clamp_max(len(source) + 1)
         length = len(hypothesis.path)
@@ -132,7 +132,7 @@ def test_streams_read_what_training_masks(tiny_model, delta: float) -> None:
     assert len(varied) > 4, "the test needs paths that move"
 
 
-def test_delta_is_the_dial_and_the_trained_one_its_default(tiny_model) -> None:
+def test_the_dial_is_delta_with_the_trained_one_as_default(tiny_model) -> None:
     system = build_system("gma", {"delta": 2.5})
     assert check_dial(system, None) == 2.5
     assert check_dial(system, 0.5) == 0.5

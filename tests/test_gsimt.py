@@ -1,4 +1,4 @@
-"""GSiMT against brute force: every path, every point, one decoder call for each prefix."""
+"""GSiMT against brute force: every path, every point, one decoder call per prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.conftest import tiny_config
 from tests.oracle import batch_of, uncached_decodes
 from tests.test_decoder import restless, sentences
-from tests.test_engine import trickle
+from tests.test_engine import feed_randomly
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
@@ -33,9 +33,9 @@ PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19])
 
 
 def all_paths(n: int, m: int) -> list[list[tuple[str, int, int]]]:
-    """Every path as its actions and where they happen, without the READs after the last WRITE."""
+    """Every path as a list of actions and their points, without READs after the last WRITE."""
     paths = []
-    # A path is where each token is written: 1 <= g(1) <= … <= g(m) <= n.
+    # A path is given by the reads before each token: 1 <= g(1) <= … <= g(m) <= n.
     for path in itertools.combinations_with_replacement(range(1, n + 1), m):
         actions, i = [], 1
         for j, g in enumerate(path):
@@ -47,7 +47,7 @@ def all_paths(n: int, m: int) -> list[list[tuple[str, int, int]]]:
 
 
 def path_probability(actions: list[tuple[str, int, int]], w: Tensor, p: Tensor, n: int) -> Tensor:
-    """w, p [S, T]: the probability of WRITE and of the next token at each point."""
+    """w, p [S, T]: probabilities of WRITE and of the next token at each point."""
     product = torch.ones((), dtype=w.dtype)
     for kind, i, j in actions:
         write = w[i - 1, j] if i < n else torch.ones((), dtype=w.dtype)
@@ -56,7 +56,7 @@ def path_probability(actions: list[tuple[str, int, int]], w: Tensor, p: Tensor, 
 
 
 def random_lattice(lengths: list[tuple[int, int]], seed: int = 0, dtype=torch.float64):
-    """Log-odds of WRITE and log-probabilities of tokens, and which points there are: [B, S, T]."""
+    """Log-odds of WRITE, log-probabilities of tokens, and the mask of points: [B, S, T] each."""
     torch.manual_seed(seed)
     n, m = torch.tensor(lengths).unbind(-1)
     shape = (len(lengths), int(n.max()), int(m.max()))
@@ -97,8 +97,8 @@ def test_paths_of_any_policy_sum_to_one() -> None:
     torch.testing.assert_close(total, torch.zeros_like(total))
 
 
-def test_explicit_gradients_are_those_of_finite_differences() -> None:
-    """Of whatever weights, not only of probabilities that sum to one."""
+def test_explicit_gradients_equal_finite_differences() -> None:
+    """For any weights, not only probabilities that sum to one."""
     lengths = [(3, 2), (1, 3), (3, 3)]
     _, _, n, m, _ = random_lattice(lengths)
     points = lattice_points(n, m, 1, 0)
@@ -149,13 +149,13 @@ def test_prior_by_hand() -> None:
     sums = [math.exp(-2) * sum(terms[: count + 1]) for count in range(4)]
     expected = torch.tensor([0.001, *sums, 0.999], dtype=torch.float64)
     torch.testing.assert_close(poisson_prior(lead, 2.0), expected)
-    # As wait-zeta: the likelier action is WRITE from a lead of zeta on.
+    # Like wait-zeta: WRITE is the more probable action from a lead of zeta on.
     for zeta in range(1, 12):
         writes = poisson_prior(torch.arange(30), zeta) >= 0.5
         assert writes.tolist() == [ahead >= zeta for ahead in range(30)]
 
 
-def test_divergence_is_that_of_the_distributions_over_paths() -> None:
+def test_divergence_equals_that_of_the_path_distributions() -> None:
     logits, _, n, m, complete = random_lattice(LENGTHS, seed=1)
     points = lattice_points(n, m, 2, 0)
     prior = torch.rand(logits.shape, dtype=torch.float64)
@@ -174,7 +174,7 @@ def test_divergence_is_that_of_the_distributions_over_paths() -> None:
 
 @pytest.mark.parametrize("lead", [0.0, 2.5, 9.0])
 @pytest.mark.parametrize("band", [1, 3])
-def test_a_band_holds_what_it_should_and_a_complete_path(lead: float, band: int) -> None:
+def test_a_band_has_the_right_points_and_a_complete_path(lead: float, band: int) -> None:
     lengths = [(7, 7), (20, 3), (3, 20), (1, 9), (9, 1), (12, 11)]
     n, m = torch.tensor(lengths).unbind(-1)
     points = lattice_points(n, m, lead, band)
@@ -186,16 +186,16 @@ def test_a_band_holds_what_it_should_and_a_complete_path(lead: float, band: int)
                 assert not points[row, i - 1, j]
             elif near:
                 assert points[row, i - 1, j]
-        # Beyond the band there is only what a path needs to start, to go on and to end.
+        # Beyond the band there are only the points that a complete path needs.
         assert points[row].sum() <= targets * (2 * band + 2) + 2 * sources
-        # Every point of the band lies on a path, and the whole source can be read.
+        # Every point of the band is on a path, and a path can read the whole source.
         reached = alpha[row, :, :-1] > NEVER / 2
         assert torch.equal(reached & points[row], points[row])
         assert points[row, sources - 1, targets - 1]
 
 
 def naive_scores(model: Transformer, batch) -> tuple[Tensor, Tensor]:
-    """Log-odds of WRITE and log-probabilities [B, S, T, V], one decoder call for each prefix."""
+    """Log-odds of WRITE and log-probabilities [B, S, T, V], with one decoder call per prefix."""
     writes, tokens = [], []
     encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
     for i in range(1, batch.longest_source + 1):
@@ -211,7 +211,7 @@ def naive_scores(model: Transformer, batch) -> tuple[Tensor, Tensor]:
 def test_loss_equals_one_decoder_call_for_each_prefix(
     tiny_model, monkeypatch, positions: int, smoothing: float
 ) -> None:
-    """Packed, in groups and computed again, or not: the same loss and the same gradients."""
+    """Loss and gradients are the same with and without packing, groups and recomputation."""
     monkeypatch.setattr("waitinfo.systems.gsimt.prefixes.LOGITS_AT_ONCE", 40 * 5)
     options = {"zeta": 2.0, "band": 2, "positions_at_once": positions, "prior_weight": 0.7}
     system = build_system("gsimt", options)
@@ -249,7 +249,7 @@ def test_loss_equals_one_decoder_call_for_each_prefix(
 
 
 def reaching(w: Tensor, n: int, m: int, points: Tensor) -> dict[tuple[int, int], Tensor]:
-    """The probability that a policy comes to each point without leaving the lattice's points."""
+    """The probability that a policy visits each point without leaving the lattice's points."""
     one = torch.ones((), dtype=w.dtype)
     reach = {(1, 0): one}
     for i, j in itertools.product(range(1, n + 1), range(m)):
@@ -270,10 +270,10 @@ def test_a_wide_band_is_the_whole_lattice(tiny_model) -> None:
         for band in (0, 20, 1)
     )
     torch.testing.assert_close(wide.total, whole.total)
-    assert narrow.parts["nll"] > whole.parts["nll"]  # fewer paths: an upper bound
+    assert narrow.parts["nll"] > whole.parts["nll"]  # fewer paths give an upper bound
 
 
-def test_no_row_is_computed_in_vain() -> None:
+def test_no_row_is_computed_needlessly() -> None:
     lengths = [(30, 30), (25, 20), (8, 30)]
     n, m = torch.tensor(lengths).unbind(-1)
     points = lattice_points(n, m, 3, 4)
@@ -292,14 +292,14 @@ def test_no_row_is_computed_in_vain() -> None:
         assert group.targets - 8 <= furthest.min() <= furthest.max() < group.targets
 
 
-def test_few_narrow_rows_go_with_wider_ones() -> None:
+def test_few_narrow_rows_join_wider_ones() -> None:
     lengths = [(14, 14), (13, 16), (15, 12)]
     n, m = torch.tensor(lengths).unbind(-1)
     points = lattice_points(n, m, 4, 8)
     apart, together = prefix_groups(points, 128), prefix_groups(points, 10**6)
     assert {group.targets for group in apart} == {8, 16}
     assert [group.targets for group in together] == [16]
-    many = points.repeat(1000, 1, 1)  # where together would waste too much
+    many = points.repeat(1000, 1, 1)  # joining these would add too much padding
     assert [group.targets for group in prefix_groups(many, 10**6)] == [8, 16]
     for groups in (apart, together):
         for group, sent in zip(groups, send_groups(groups, torch.device("cpu")), strict=True):
@@ -310,8 +310,8 @@ def test_few_narrow_rows_go_with_wider_ones() -> None:
             assert torch.equal((sentences * 15 + read) * 16 + written, group.points)
 
 
-def test_what_is_computed_again_has_the_same_dropout() -> None:
-    """Else the gradient would be that of another loss: against a finite difference."""
+def test_recomputation_uses_the_same_dropout() -> None:
+    """With other dropout, the gradient would belong to another loss; against finite differences."""
     torch.manual_seed(0)
     model = Transformer(tiny_config(write_head=True, dropout=0.3)).double().train()
     system, batch = build_system("gsimt", {"positions_at_once": 16}), batch_of(PAIRS)
@@ -349,7 +349,7 @@ def test_whole_source_updates_train_like_full(tiny_model) -> None:
     torch.testing.assert_close(found.total, expected)
 
 
-def test_without_dropout_training_is_validation(tiny_model) -> None:
+def test_without_dropout_training_equals_validation(tiny_model) -> None:
     model, batch, system = tiny_model(write_head=True), batch_of(PAIRS), build_system("gsimt")
     training = system.loss(model, batch, LossContext(0, random.Random(0), 0.1))
     with torch.inference_mode():
@@ -361,8 +361,8 @@ def test_without_dropout_training_is_validation(tiny_model) -> None:
 
 
 @pytest.fixture(scope="module")
-def hesitant() -> Transformer:
-    """An untrained model that answers READ about as often as WRITE."""
+def undecided_model() -> Transformer:
+    """An untrained model that chooses READ about as often as WRITE."""
     torch.manual_seed(3)
     model = restless(Transformer(tiny_config(write_head=True)).double().eval())
     with torch.no_grad():
@@ -372,27 +372,29 @@ def hesitant() -> Transformer:
 
 @pytest.mark.parametrize("ending", ["guard", "allow"])
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7])
-def test_decoding_at_a_threshold(hesitant, threshold: float, ending: str) -> None:
+def test_decoding_at_a_threshold(undecided_model, threshold: float, ending: str) -> None:
     system = build_system("gsimt")
     sources = sentences(12)
-    found = Decoder(hesitant, system, ending, slots=5).decode(sources, threshold)
+    found = Decoder(undecided_model, system, ending, slots=5).decode(sources, threshold)
     paths = set()
     dials = [threshold] * len(sources)
-    expected = uncached_decodes(hesitant, system, sources, dials, ending == "guard")
+    expected = uncached_decodes(undecided_model, system, sources, dials, ending == "guard")
     for source, (tokens, path), hypothesis in zip(sources, expected, found, strict=True):
         assert hypothesis.path == path
         assert hypothesis.tokens == tokens[: len(hypothesis.tokens)]
         paths.add(tuple(g / (len(source) + 1) for g in path))
-    assert len(paths) > 6, "the test needs a model that reads here and writes there"
+    assert len(paths) > 6, "the test needs a model with varied paths"
 
 
-def test_streams_in_random_company(hesitant) -> None:
+def test_streams_in_random_batches(undecided_model) -> None:
     system = build_system("gsimt")
     sources = sentences(24, seed=5)
     dials = [random.Random(i).choice([0.2, 0.5, 0.6, 0.9]) for i in range(len(sources))]
-    records = trickle("gsimt", sources, dials, slots=7, seed=1, made=(hesitant, system))
+    records = feed_randomly(
+        "gsimt", sources, dials, slots=7, seed=1, made=(undecided_model, system)
+    )
     early = 0
-    expected = uncached_decodes(hesitant, system, sources, dials)
+    expected = uncached_decodes(undecided_model, system, sources, dials)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
@@ -400,18 +402,20 @@ def test_streams_in_random_company(hesitant) -> None:
     assert early > 6
 
 
-def test_written_tokens_are_fed_again_only_to_a_longer_prefix(hesitant, monkeypatch) -> None:
+def test_written_tokens_are_recomputed_only_for_a_longer_prefix(
+    undecided_model, monkeypatch
+) -> None:
     fed = []
     step = Transformer.step
     monkeypatch.setattr(
         Transformer, "step", lambda s, x, *a: fed.append(x.at.shape[1]) or step(s, x, *a)
     )
-    found = Decoder(hesitant, build_system("gsimt")).decode([[5, 6, 7, 8]], 1.0)[0]
-    # Refused at every prefix but the last, where it is written without looking back.
+    found = Decoder(undecided_model, build_system("gsimt")).decode([[5, 6, 7, 8]], 1.0)[0]
+    # Rejected at every prefix except the last, where it is written without recomputation.
     assert fed == [1] * (4 + len(found.path))
 
 
-def test_what_cannot_be() -> None:
+def test_bad_options() -> None:
     with pytest.raises(WaitinfoError, match="threshold must be a number from 0 to 1"):
         check_dial(build_system("gsimt"), 3)
     assert check_dial(build_system("gsimt"), None) == 0.5
@@ -421,16 +425,16 @@ def test_what_cannot_be() -> None:
         build_system("gsimt", {"positions_at_once": 0})
 
 
-def test_what_is_decoded_is_what_was_trained(hesitant) -> None:
-    """Each decision and each token, looked up in the lattice of source and translation."""
+def test_decoding_equals_training(undecided_model) -> None:
+    """Every decision and token equals that in the lattice of source and translation."""
     reads = 0
     for source in sentences(8, seed=9):
-        found = Decoder(hesitant, build_system("gsimt"), "allow").decode([source], 0.5)[0]
-        write, tokens = naive_scores(hesitant, batch_of([(source, found.tokens)]))
+        found = Decoder(undecided_model, build_system("gsimt"), "allow").decode([source], 0.5)[0]
+        write, tokens = naive_scores(undecided_model, batch_of([(source, found.tokens)]))
         tokens[..., [PAD, BOS]] = -torch.inf
         best, read = tokens[0].argmax(-1), 1
         for written, g in enumerate(found.path):
-            for i in range(read, g):  # a READ, unless there were too many tokens for the source
+            for i in range(read, g):  # a READ, unless the length limit was reached
                 assert write[0, i - 1, written] < 0 or written >= 2 * i + 10
             assert write[0, g - 1, written] >= 0 or g == len(source) + 1
             assert best[g - 1, written] == [*found.tokens, EOS][written]

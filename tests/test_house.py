@@ -1,4 +1,4 @@
-"""The map of the house: which part may import which, and what starts without torch."""
+"""Package structure: which part may import which, and what runs without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = {
     for path in sorted(SOURCE.rglob("*.py"))
 }
 
-# What each part imports of the others, besides the small modules at the top.
+# Parts that each part may import, besides the small modules at the top.
 MAY_IMPORT = {
     "text": set(),
     "model": {"text", "systems"},
@@ -32,7 +32,7 @@ MAY_IMPORT = {
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
-# What else a part imports, and only inside functions: an extra, or large.
+# Further imports of a part, only inside functions: extras or large packages.
 EXTRAS = {
     "text": {"zstandard"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
@@ -41,7 +41,7 @@ EXTRAS = {
 
 
 def imports(path: Path, inside: bool) -> Iterator[str]:
-    """Full names of what a file imports when it is imported, or inside its functions."""
+    """Full names of the imports of a file, at the top or inside its functions."""
 
     def walk(node: ast.AST, within: bool) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
@@ -62,13 +62,13 @@ def imports(path: Path, inside: bool) -> Iterator[str]:
 
 
 def part(module: str) -> str:
-    """text, model, …; a module at the top is a part of its own."""
+    """text, model, …; a module at the top is its own part."""
     return module.split(".")[1] if "." in module else "waitinfo"
 
 
 @cache
 def at_import(module: str) -> frozenset[str]:
-    """Modules of ours, and roots of others', that importing a module imports directly."""
+    """Our modules and other packages that a module imports directly."""
     found = set(imports(FILES[module], inside=False))
     parents = module.split(".")
     found |= {".".join(parents[:n]) for n in range(1, len(parents))}
@@ -76,7 +76,7 @@ def at_import(module: str) -> frozenset[str]:
 
 
 def everything(module: str) -> set[str]:
-    """The same with what those import in turn."""
+    """Our modules and other packages that a module imports directly or indirectly."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -100,7 +100,7 @@ def test_parts_import_what_is_below_them(name: str) -> None:
 
 
 def test_the_model_knows_systems_by_their_registry() -> None:
-    """A model is built without any system; saving and loading one needs its class."""
+    """Building a model needs no system; saving and loading it needs the system's class."""
     users = {
         module: set(imports(path, inside=False))
         for module, path in FILES.items()
@@ -156,7 +156,7 @@ def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
 
 
-# Commands that need no torch fail where one of them imports it.
+# In this process, importing torch fails.
 WITHOUT_TORCH = """
     import sys
 
@@ -217,7 +217,7 @@ def test_compare_needs_no_torch(tmp_path: Path) -> None:
     assert out.stat().st_size
 
 
-def test_preparing_needs_no_torch(tmp_path: Path) -> None:
+def test_prepare_needs_no_torch(tmp_path: Path) -> None:
     pairs = [(f"wort {a} und {b}", f"word {a} and {b}") for a in range(9) for b in range(9)]
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")

@@ -78,7 +78,7 @@ def test_self_attention_biases_the_diagonal(seed: int) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_quantizer_is_the_papers_formula() -> None:
+def test_quantizer_equals_the_formula_of_the_paper() -> None:
     torch.manual_seed(0)
     quantizer = InfoQuantizer(8).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
@@ -99,7 +99,9 @@ def test_consistency_stays_finite_at_the_extremes() -> None:
 
 @pytest.mark.parametrize("total", ["mean", "source", "target"])
 def test_info_sum_loss_by_hand(total: str) -> None:
-    source_info = torch.tensor([[1.0, 0.5, 9.0], [2.0, 9.0, 9.0]])  # 9 marks what must not count
+    source_info = torch.tensor(
+        [[1.0, 0.5, 9.0], [2.0, 9.0, 9.0]]
+    )  # 9 marks values that must be ignored
     target_info = torch.tensor([[9.0, 1.5], [9.0, 0.5]])
     source_mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     target_mask = torch.tensor([[0, 1], [0, 1]]).bool()
@@ -115,7 +117,7 @@ infos = st.lists(st.floats(0.01, 1.99), min_size=1, max_size=9)
 
 @settings(max_examples=300)
 @given(infos, st.lists(st.floats(0.01, 1.99), max_size=9), st.floats(0, 8), st.booleans())
-def test_path_is_the_algorithm(
+def test_path_equals_the_algorithm(
     source: list[float], target: list[float], k: float, floor: bool
 ) -> None:
     expected = literal_path(source, target, k, len(source), floor)
@@ -165,7 +167,7 @@ def test_norm_info_averages_over_the_text() -> None:
 
 
 def counted_norms(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
-    """Shapes of the tensors whose norm is computed from here on."""
+    """Shapes of all tensors whose norm is computed from now on."""
     shapes: list[torch.Size] = []
     real = torch.Tensor.norm
 
@@ -199,7 +201,7 @@ def test_norm_info_is_computed_once_for_a_trained_model(
             model.embed_target(tokens)
     assert len(shapes) == 2, "one for each side, however many steps"
     loss = (model.embed_source(tokens).info * model.embed_source(tokens).x.sum(-1)).sum()
-    loss.backward()  # what was computed without gradients serves where they flow
+    loss.backward()  # the value cached without gradients can be used with gradients
 
     with torch.no_grad():
         model.source_embedding.weight[5].mul_(2)
@@ -216,7 +218,7 @@ def test_norm_info_is_computed_once_for_a_trained_model(
     torch.testing.assert_close(narrow.double(), expected().double(), rtol=5e-3, atol=5e-3)
 
 
-def test_norm_info_follows_the_matrix_in_training() -> None:
+def test_norm_info_follows_the_embedding_in_training() -> None:
     info = TokenInfo("norm", 6, 8, fixed=False).train()
     info.fit(torch.ones(6), 1.0)
     matrix = torch.rand(6, 8)
@@ -227,7 +229,7 @@ def test_norm_info_follows_the_matrix_in_training() -> None:
     assert after[0, 0] < before[0, 0] and after[0, 1] > before[0, 1]
 
 
-def test_frequency_info_is_surprise_scaled_to_the_mean() -> None:
+def test_frequency_info_is_surprisal_scaled_to_the_mean() -> None:
     info = TokenInfo("frequency", 4, 8, fixed=False)
     counts = torch.tensor([9, 9, 19, 59])
     info.fit(counts, 0.7)

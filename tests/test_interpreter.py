@@ -1,4 +1,4 @@
-"""The model in the box: a newcomer's first minute."""
+"""The bundled model, as a new user meets it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_streams_write_what_a_decoder_without_caches_writes(
 
 
 def test_content_words_have_more_info(translator: Translator) -> None:
-    """Whole tokens alone: a word of several has their sum."""
+    """For words that are one token; the info of other words is a sum."""
     infos: dict[str, list[float]] = {"content": [], "function": []}
     for text in PAIRS:
         stream = translator.stream(9)
@@ -91,14 +91,14 @@ def test_content_words_have_more_info(translator: Translator) -> None:
 
 
 def transcripts() -> Iterator[tuple[list[str], str]]:
-    """Commands shown with their output, in the documents that show the bundled model."""
+    """Commands and their output in the documents about the bundled model."""
     for document in (ROOT / "README.md", find_model(None) / "README.md"):
         for block in re.findall(r"```\n(\$ waitinfo translate .*?)```", document.read_text(), re.S):
             for shown in re.findall(r"\$ waitinfo (.*?)\n(.*?)(?=^\$|\Z)", block, re.S | re.M):
                 yield shlex.split(shown[0]), shown[1]
 
 
-def test_documents_show_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_in_the_documents_are_correct(capsys: pytest.CaptureFixture[str]) -> None:
     count = 0
     for arguments, expected in transcripts():
         with pytest.raises(SystemExit) as stop:

@@ -1,4 +1,4 @@
-"""Languages are recorded from the corpus to the model, and change nothing else."""
+"""Languages are passed from the corpus to the model, and change nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_from_the_command_line_to_the_model(tmp_path: Path) -> None:
     assert load_model(tmp_path / "packed").languages == Languages("de", "pt-BR")
 
 
-def test_where_they_are_unknown_nothing_is_written(toy_corpus: Path, tmp_path: Path) -> None:
+def test_unknown_languages_are_not_written(toy_corpus: Path, tmp_path: Path) -> None:
     corpus = Corpus(toy_corpus)
     assert "languages" not in corpus.manifest and corpus.languages == UNKNOWN
     bundled = load_model(bundled_models()["de-en"].folder)
@@ -64,12 +64,12 @@ def test_where_they_are_unknown_nothing_is_written(toy_corpus: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("code", ["", "german", "d", "de en", "de_DE", "../x", 7])
-def test_a_code_that_is_none_is_refused(code: object) -> None:
+def test_bad_codes_are_rejected(code: object) -> None:
     with pytest.raises(WaitinfoError, match="not a language code"):
         Languages(code, "en")  # type: ignore[arg-type]
 
 
-def test_damaged_entries_are_refused() -> None:
+def test_damaged_entries_are_rejected() -> None:
     path = Path("corpus.json")
     for entry in ("de-en", ["de", "en"]):
         with pytest.raises(WaitinfoError, match=r"corpus.json: languages .* must have a source"):

@@ -68,16 +68,17 @@ def test_consecutive_wait() -> None:
 
 
 def test_average_token_delay_by_hand() -> None:
-    # Two words read, two written, two read, two written: targets end at 3, 4, 5, 6 and pair with
-    # sources that end at 1, 2, 3, 4.
+    # Two words read, two written, two read, two written: targets end at 3, 4, 5, 6 and correspond
+    # to sources that end at 1, 2, 3, 4.
     assert average_token_delay([2, 2, 4, 4]) == 2
-    # Three written after one word: they end at 2, 3, 4 and pair with 1, 1, 1; the fourth is written
-    # after the second word, at 4 (the voice is still busy), ends at 5, and pairs with 4 - (3 - 1).
+    # Three are written after one word: they end at 2, 3, 4 and correspond to 1, 1, 1. The fourth is
+    # written after the second word, starts at 4 when the third is done, ends at 5, and corresponds
+    # to 4 - (3 - 1).
     assert average_token_delay([1, 1, 1, 2]) == pytest.approx((1 + 2 + 3 + 3) / 4)
 
 
-def test_yaal_leaves_the_tail_out() -> None:
-    # Of 1, 2, 4, 4 with four words the first two came before the end: lags 1 - 0 and 2 - 1.
+def test_yaal_excludes_the_tail() -> None:
+    # Of delays 1, 2, 4, 4 for four words, two are before the end: lags 1 - 0 and 2 - 1.
     assert yet_another_average_lagging([1, 2, 4, 4], 4, 4) == 1
     assert average_lagging([1, 2, 4, 4], 4, 4) == pytest.approx((1 + 1 + 2) / 3)
     assert yet_another_average_lagging([4, 4, 4, 4], 4, 4) is None
@@ -107,7 +108,7 @@ def literal_dal(delays: list[int], source: int) -> Fraction:
 
 
 def literal_atd(delays: list[int]) -> Fraction:
-    """ATD from its paper's definition, chunk by chunk, with one tick a token on both sides."""
+    """ATD by the definition in its paper, chunk by chunk, with one time step per token."""
     boundaries = sorted(set(delays))
     source_chunks = [b - a for a, b in zip([0, *boundaries], boundaries, strict=False)]
     target_chunks = [delays.count(b) for b in boundaries]
@@ -165,7 +166,7 @@ def test_bounds(case: tuple[list[int], int, int]) -> None:
     found = sentence_latency(Lags(delays, source, reference), PAPER)
     assert 0 < found["AP"] <= 1
     assert 1 <= found["CW"] <= source
-    # Every unit's DAL clock is at least its delay.
+    # The DAL clock of every unit is at least its delay.
     uncut = literal_al(delays, source, len(delays), cut=False)
     assert found["DAL"] >= float(uncut) - 1e-9
     # A longer reference can only raise the lag.
@@ -175,7 +176,7 @@ def test_bounds(case: tuple[list[int], int, int]) -> None:
 
 @given(translations(), st.data())
 def test_more_reading_never_lowers_latency(case: tuple, data: st.DataObject) -> None:
-    """Read on before one unit (and so before all after it), the source not complete any sooner."""
+    """Read more before one unit (and all later ones), without completing the source earlier."""
     delays, source, reference = case
     place = data.draw(st.integers(0, len(delays) - 1))
     least = data.draw(st.integers(1, source))
@@ -191,8 +192,8 @@ def test_more_reading_never_lowers_latency(case: tuple, data: st.DataObject) -> 
         assert average_lagging(later, source, reference) >= lag - 1e-9
 
 
-def test_reading_on_can_lower_al_by_ending_its_sum_early() -> None:
-    """Why the property above needs its condition: a known pitfall of AL."""
+def test_reading_more_can_lower_al_by_ending_its_sum_early() -> None:
+    """This is why the property above has a condition: a known pitfall of AL."""
     sooner = [1, *[9] * 5, *[10] * 34]
     later = [1, *[10] * 39]  # reads one more word before five units
     assert average_lagging(later, 10, 40) == pytest.approx((1 + 9.75) / 2)
@@ -215,16 +216,16 @@ def test_source_shorter_than_k_is_read_whole() -> None:
     assert (found["AL"], found["CW"], found["AP"], found["YAAL"]) == (4, 4, 1, None)
 
 
-def test_over_generation_lowers_no_length_adaptive_lag() -> None:
+def test_over_generation_does_not_lower_laal() -> None:
     right, twice = wait_k(3, 10, 10), wait_k(3, 10, 20)
-    assert average_proportion(twice, 10, 10) > 1  # `word`: not a proportion any more
+    assert average_proportion(twice, 10, 10) > 1  # in `word`, AP can exceed 1
     assert length_adaptive_average_lagging(twice, 10, 10) > length_adaptive_average_lagging(
         right, 10, 10
     )
 
 
 def test_computation_beyond_the_source() -> None:
-    """With computation counted, the first word may come after the source is over."""
+    """With computation, the first word may be shown after the end of the source."""
     assert average_lagging([1200.0, 1300.0], 1000.0, 2) == 1200
 
 

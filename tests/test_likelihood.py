@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens by chunks against those torch computes with all logits at hand."""
+"""Chunked log-probabilities of tokens against torch with all logits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_equals_torch(size: int) -> None:
     torch.testing.assert_close(by_found, by_torch)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_equal_finite_differences() -> None:
     states, weight, tokens = case()
     torch.autograd.gradcheck(lambda *x: linear_log_probability(*x, tokens, 3), (states, weight))
 

@@ -1,4 +1,4 @@
-"""Links in Markdown files lead somewhere: to a file that exists, and to a heading in it."""
+"""Links in Markdown files point to existing files and headings."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ ELSEWHERE = re.compile(r"[a-z]+:")  # https: and the like
 
 
 def links(text: str) -> list[str]:
-    """Targets of the links in a page, without those in code or to other places."""
+    """Targets of the links in a page, except links in code and links to other sites."""
     found = LINK.findall(CODE.sub("", text))
     return [target for target in found if not ELSEWHERE.match(target)]
 
 
 def anchors(text: str) -> set[str]:
-    """Headings as they appear in addresses: in small letters, with hyphens, without marks."""
+    """Anchors of the headings: lower case, with hyphens, without punctuation."""
     headings = re.findall(r"^#+ +(.+?) *#*$", CODE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def leads_somewhere(page: Path, target: str) -> bool:
+def is_valid(page: Path, target: str) -> bool:
     name, _, anchor = target.partition("#")
     path = page.parent / name if name else page
     return path.exists() and (not anchor or anchor in anchors(path.read_text("utf-8")))
 
 
 def broken(page: Path) -> list[str]:
-    return [t for t in links(page.read_text("utf-8")) if not leads_somewhere(page, t)]
+    return [t for t in links(page.read_text("utf-8")) if not is_valid(page, t)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     assert not broken(page)
 
 

@@ -1,4 +1,4 @@
-"""The chunked cross-entropy against the one torch computes with all logits at hand."""
+"""The chunked cross-entropy against torch with all logits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_in_half_precision_it_is_close() -> None:
         torch.testing.assert_close(a, b, rtol=0.1, atol=0.1)
 
 
-def test_without_gradients_nothing_is_kept() -> None:
+def test_nothing_is_saved_without_gradients() -> None:
     states, weight, target, real = case()
     with torch.no_grad():
         found, nll = linear_cross_entropy(states, weight, target, real)

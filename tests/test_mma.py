@@ -33,42 +33,42 @@ from waitinfo.text.special import EOS
 
 
 def all_walks(p: Tensor, length: int) -> list[tuple[list[int], Tensor]]:
-    """Every way through the lattice p [T, S] of one head, with its probability.
+    """Every walk of one head through p [T, S], with its probability.
 
-    A head stops at j with p_ij, and on the last token for certain.
+    A head stops at j with probability p_ij, and always at the last token.
     """
     walks = []
-    for places in itertools.product(range(length), repeat=len(p)):
-        if any(b < a for a, b in itertools.pairwise(places)):
+    for positions in itertools.product(range(length), repeat=len(p)):
+        if any(b < a for a, b in itertools.pairwise(positions)):
             continue
         probability, start = p.new_ones(()), 0
-        for i, place in enumerate(places):
-            for j in range(start, place):
+        for i, position in enumerate(positions):
+            for j in range(start, position):
                 probability = probability * (1 - p[i, j])
-            if place < length - 1:
-                probability = probability * p[i, place]
-            start = place
-        walks.append((list(places), probability))
+            if position < length - 1:
+                probability = probability * p[i, position]
+            start = position
+        walks.append((list(positions), probability))
     return walks
 
 
 def literal_alignment(p: Tensor, length: int) -> Tensor:
     """[T, S], summed over all walks."""
     rows = [[p.new_zeros(())] * p.shape[1] for _ in range(p.shape[0])]
-    for places, probability in all_walks(p, length):
-        for i, place in enumerate(places):
-            rows[i][place] = rows[i][place] + probability
+    for positions, probability in all_walks(p, length):
+        for i, position in enumerate(positions):
+            rows[i][position] = rows[i][position] + probability
     return torch.stack([torch.stack(row) for row in rows])
 
 
 def literal_lookback(p: Tensor, energies: Tensor, length: int) -> Tensor:
-    """[T, S]: on each walk, a softmax over the tokens up to where the head stands."""
+    """[T, S]: for each walk, a softmax over the tokens up to the position of the head."""
     beta = torch.zeros_like(p)
-    for places, probability in all_walks(p, length):
+    for positions, probability in all_walks(p, length):
         rows = []
-        for i, place in enumerate(places):
-            share = energies[i, : place + 1].softmax(0)
-            rows.append(torch.cat([share, share.new_zeros(p.shape[1] - place - 1)]))
+        for i, position in enumerate(positions):
+            share = energies[i, : position + 1].softmax(0)
+            rows.append(torch.cat([share, share.new_zeros(p.shape[1] - position - 1)]))
         beta = beta + probability * torch.stack(rows)
     return beta
 
@@ -139,43 +139,43 @@ def test_long_sentences_stay_exact(dtype: torch.dtype, scale: float) -> None:
 
 
 def literal_walk(p: list[list[float]], visible: list[int], threshold: float, at: int):
-    places, found = [], []
+    positions, found = [], []
     for row, seen in zip(p, visible, strict=True):
         while at < seen - 1 and row[at] < threshold:
             at += 1
-        places.append(at)
+        positions.append(at)
         found.append(row[at] >= threshold)
-    return places, found
+    return positions, found
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8])
-def test_hard_walk_is_a_plain_loop(threshold: float) -> None:
+def test_hard_walk_equals_a_plain_loop(threshold: float) -> None:
     torch.manual_seed(2)
     p = torch.rand(3, 4, 6, 9)
     visible = torch.tensor([[2, 3, 5, 5, 8, 9], [1, 1, 1, 4, 4, 4], [9] * 6])
     before = torch.tensor([[0, 1, 1, 0], [0] * 4, [3, 8, 0, 5]])
-    places, found = walk(p >= threshold, visible[:, None], before)
+    positions, found = walk(p >= threshold, visible[:, None], before)
     for b, h in itertools.product(range(3), range(4)):
         expected = literal_walk(p[b, h].tolist(), visible[b].tolist(), threshold, int(before[b, h]))
-        assert (places[b, h].tolist(), found[b, h].tolist()) == expected
+        assert (positions[b, h].tolist(), found[b, h].tolist()) == expected
 
 
 def test_expected_delay_by_hand() -> None:
-    """Two heads: one stands on the first token, one moves from the first to the second of two."""
+    """Two heads and two tokens: one head stays on the first, the other moves to the second."""
     still = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     moving = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
     delays = expected_delays(torch.stack([still, moving])[None])
     assert delays.tolist() == [[[1.0, 1.0], [1.5, 2.0]]]
     slow = slowest_delays(delays)[0].tolist()
-    half, one = math.exp(0.5), math.exp(1.0)  # softmax weights relative to the still head's
+    half, one = math.exp(0.5), math.exp(1.0)  # softmax weights relative to the first head
     expected = [(1 + 1.5 * half) / (1 + half), (1 + 2 * one) / (1 + one)]
     assert slow == pytest.approx(expected)
-    # Two source tokens and two target tokens: rate 1, so the second token lags g_2 - 1, but DAL
-    # never lets the lag fall: max(g_1, g_2 - 1) = g_1.
+    # Two source tokens and two target tokens: rate 1, so the second token lags g_2 - 1. In DAL the
+    # lag never falls: max(g_1, g_2 - 1) = g_1.
     batch = batch_of([([5], [6])])
     lags = expected_lags(torch.tensor([slow]), batch)
     assert lags[0].tolist() == pytest.approx([slow[0], max(slow[0], slow[1] - 1)])
-    # Head variances: ((1 - 1.25)^2 + (1.5 - 1.25)^2) / 2 and (0.5^2 + 0.5^2) / 2.
+    # Variances of the heads: ((1 - 1.25)^2 + (1.5 - 1.25)^2) / 2 and (0.5^2 + 0.5^2) / 2.
     assert delay_variance(delays, batch).tolist() == pytest.approx([(0.0625 + 0.25) / 2])
 
 
@@ -216,14 +216,14 @@ def test_the_loss_adds_the_slowest_heads_lag(tiny_model, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mma", "mma-hard"])
-def test_clear_decisions_train_as_they_stream(tiny_model, kind: str) -> None:
-    """With p at 0 or 1 the expectation is the one hard walk, in every layer."""
+def test_training_equals_streaming_for_clear_decisions(tiny_model, kind: str) -> None:
+    """If every p is 0 or 1, the expectation equals the hard walk, in every layer."""
     model = restless(tiny_model(seed=4, cross_attention=kind, info="attention"))
     with torch.no_grad():
         for layer in model.decoder_layers:
             layer.cross.queries.weight.mul_(2000)
             layer.cross.project.weight[: model.config.width].mul_(50)
-    if kind == "mma":  # the soft half must stay soft
+    if kind == "mma":  # do not scale the soft attention
         with torch.no_grad():
             for layer in model.decoder_layers:
                 soft = layer.cross.queries.weight.unflatten(0, (4, 2, -1))[:, 1]
@@ -260,7 +260,7 @@ def test_streams_equal_uncached_decoding_over_the_dial(tiny_model, kind: str) ->
 
 
 def test_half_precision_training_is_finite() -> None:
-    """In a process of its own: some virtual machines announce matrix units that they trap."""
+    """In a new process: some virtual machines report matrix units that do not work."""
     script = """
         import random, torch
         from tests.conftest import tiny_config

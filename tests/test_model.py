@@ -1,4 +1,4 @@
-"""The Transformer: padding and company change nothing, and steps equal whole passes."""
+"""The Transformer: padding and other sentences change nothing; steps equal whole passes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def forward(model: Transformer, batch, visible=None):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_padding_and_company_change_nothing(tiny_model, kind: dict) -> None:
+def test_padding_and_other_sentences_change_nothing(tiny_model, kind: dict) -> None:
     model = tiny_model(**kind)
     together = forward(model, batch_of(PAIRS, pad_to=16))
     for row, pair in enumerate(PAIRS):
@@ -61,7 +61,7 @@ def test_loss_is_a_sum_over_sentences(tiny_model, name: str) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_is_torchs(tiny_model, smoothing: float) -> None:
+def test_cross_entropy_equals_torch(tiny_model, smoothing: float) -> None:
     model, batch = tiny_model(), batch_of(PAIRS, pad_to=9)
     context = LossContext(update=0, draw=None, label_smoothing=smoothing, k=2)
     losses = build_system("wait-k").loss(model, batch, context)
@@ -74,7 +74,7 @@ def test_cross_entropy_is_torchs(tiny_model, smoothing: float) -> None:
     torch.testing.assert_close(losses.parts["nll"], F.cross_entropy(logits, gold, **options))
 
 
-def test_hidden_source_is_really_hidden(tiny_model) -> None:
+def test_masked_source_has_no_effect(tiny_model) -> None:
     model = tiny_model(info="attention")
     visible = torch.tensor([[2, 3, 4, 4]])
     base = forward(model, batch_of([([5, 6, 7, 8, 9], [10, 11, 12])]), visible)
@@ -95,7 +95,7 @@ def test_visible_prefix_may_differ_by_head(tiny_model) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
-    """Rows at different places, one token at a time, through the cache."""
+    """Rows at different positions, one token at a time, with the cache."""
     model = tiny_model(**kind)
     batch = batch_of(PAIRS)
     visible = torch.tensor([[2, 3, 6, 6, 6], [1, 1, 2, 2, 2], [2, 3, 3, 3, 3]])
@@ -117,7 +117,7 @@ def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
         place = torch.minimum(place + torch.tensor(move), batch.target_lengths - 1)
 
 
-def test_causal_encoder_never_changes_its_mind(tiny_model) -> None:
+def test_states_of_a_causal_encoder_never_change(tiny_model) -> None:
     model = tiny_model(info="attention")
     short = model.embed_source(torch.tensor([[5, 6, 7]]))
     long = model.embed_source(torch.tensor([[5, 6, 7, 8, 9, 3]]))
@@ -126,8 +126,8 @@ def test_causal_encoder_never_changes_its_mind(tiny_model) -> None:
     torch.testing.assert_close(a, b[:, :, :3])
 
 
-def test_info_learns_from_attention_and_sum_loss_only(tiny_model) -> None:
-    """Both attentions off and no sum loss: the mask alone gives info no gradient."""
+def test_info_learns_only_from_attention_and_sum_loss(tiny_model) -> None:
+    """Without both attentions and the sum loss, the mask alone gives info no gradient."""
     system = build_system("wait-info", {"whole_source_updates": 0, "info_weight": 0.0})
     for switches, learns in (((False, False), False), ((True, False), True), ((False, True), True)):
         model = tiny_model(
@@ -139,7 +139,7 @@ def test_info_learns_from_attention_and_sum_loss_only(tiny_model) -> None:
         assert (gradient is not None and bool(gradient.abs().sum() > 0)) is learns
 
 
-def test_sizes_are_the_papers() -> None:
+def test_sizes_equal_the_paper() -> None:
     assert SIZES["base"] == {
         "width": 512, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "heads": 8,
     }  # fmt: skip
@@ -166,7 +166,7 @@ def test_joint_vocabulary_shares_one_matrix() -> None:
 
 @pytest.mark.parametrize("name", [n for n in SYSTEMS if not SYSTEMS[n].plans_by_length])
 def test_a_dial_drawn_beforehand_gives_the_same_loss(tiny_model, name: str) -> None:
-    """As a recorded update has it: drawn on the host, handed over as a number on the device."""
+    """As in a recorded update: drawn on the host, passed as a number on the device."""
     system = build_system(name)
     model = tiny_model(seed=2, **system.model_defaults)
     batch = batch_of([([5, 6, 7, 8, 9], [10, 11, 12]), ([5, 6], [12, 13, 14, 15])])

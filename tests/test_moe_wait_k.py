@@ -1,4 +1,4 @@
-"""MoE wait-k: experts and gates written out literally, and the cases in which it is wait-k."""
+"""MoE wait-k: experts and gates written out literally, and cases where it equals wait-k."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIRS = [([5, 6, 7, 8, 9, 10, 11], [10, 11, 12]), ([13], [14, 15, 16, 17]), ([20
 
 
 def moe_model(tiny_model, seed: int = 3) -> Transformer:
-    """A varied model with gates that matter."""
+    """A model with varied output and gates that are not 1."""
     return restless(tiny_model(seed=seed, cross_attention="moe"))
 
 
@@ -43,7 +43,7 @@ def without_gates(model: Transformer) -> Transformer:
     return model
 
 
-def test_lags_are_the_authors() -> None:
+def test_lags_equal_those_of_the_authors() -> None:
     assert spread_lags(4) == (1, 6, 11, 16)
     assert spread_lags(8) == (1, 3, 5, 7, 9, 11, 13, 15)
     assert spread_lags(16) == tuple(range(1, 17))
@@ -80,7 +80,7 @@ def literal_experts(
 
 
 @torch.no_grad()
-def test_attention_is_the_literal_mixture() -> None:
+def test_attention_equals_the_literal_mixture() -> None:
     torch.manual_seed(0)
     attention = ExpertAttention(12, 3, 0.0).double().eval()
     for parameter in attention.gate.parameters():
@@ -104,7 +104,7 @@ def test_attention_is_the_literal_mixture() -> None:
 
 
 @torch.no_grad()
-def test_without_a_dial_or_training_all_experts_weigh_the_same() -> None:
+def test_experts_have_equal_weight_without_a_dial_or_training() -> None:
     torch.manual_seed(0)
     attention = ExpertAttention(12, 3, 0.0).double()
     x = torch.randn(1, 2, 12, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_paths_of_the_heads_by_hand(k: int, catch_up: int, expected: list) -> No
 
 def test_reading_further_than_wait_k_shows_all_experts_more() -> None:
     system = build_system("moe-wait-k")
-    read = torch.tensor([[7], [4], [6]])  # two more than asked for; complete; dial turned down
+    read = torch.tensor([[7], [4], [6]])  # two more than needed; complete; dial lowered
     written = torch.tensor([[2], [6], [1]])
     k = torch.tensor([[3.0], [3.0], [2.0]], dtype=torch.float64)
     visible = system.visible(read, written, k, H)
@@ -176,7 +176,7 @@ def test_equal_experts_are_wait_k(tiny_model, monkeypatch, lags: str, k: int, en
 @torch.no_grad()
 @pytest.mark.parametrize("k", [1, 4, 7])
 def test_training_sees_what_streaming_saw(tiny_model, monkeypatch, k: int) -> None:
-    """Visible prefixes, dials and tokens of a stream, against one pass of the loss."""
+    """Visible prefixes, dials and tokens of a stream equal those in one pass of the loss."""
     model, system = moe_model(tiny_model), build_system("moe-wait-k", {"lags": "1,3,5,6"})
     streamed, trained, states = [], [], []
     step, decode = Transformer.step, Transformer.decode
@@ -235,7 +235,7 @@ def test_the_drawn_dial_makes_the_path_and_reaches_the_network(tiny_model, monke
     assert len(dials) > 3
 
 
-def test_stage_one_is_without_gates(tiny_model) -> None:
+def test_stage_one_has_no_gates(tiny_model) -> None:
     gated, equal = moe_model(tiny_model), without_gates(moe_model(tiny_model))
     system = build_system("moe-wait-k", {"equal_updates": 5})
     batch = batch_of(PAIRS)
@@ -255,7 +255,7 @@ def test_stage_one_is_without_gates(tiny_model) -> None:
 
 
 def test_stages_of_a_run(toy_corpus: Path, tmp_path: Path) -> None:
-    """A model of stage one has untouched gates; a run resumed between the stages is the same."""
+    """Stage one does not change the gates; a run resumed between the stages is the same."""
     values = {
         "data": str(toy_corpus), "size": "tiny", "model": {"width": 32, "ffn": 32},
         "system": {"name": "moe-wait-k", "equal_updates": 4},

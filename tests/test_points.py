@@ -1,4 +1,4 @@
-"""Points in one file: added, resumed, replaced, selected; several processes at a time."""
+"""Points in one file: adding, resuming, replacing, selecting; with several processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ loaded, test_set = test_evaluation.loaded, test_evaluation.test_set  # fixtures
 
 
 def run_point(name: str = "a", k: float = 1.0, **changes: Any) -> dict:
-    """A point of hand-made figures, with the fields that tell runs apart."""
+    """A point with invented figures and the fields that identify a run."""
     return {**point(name, k, al=k, bleu=20 + k), "run": "r", "seed": 1, "set": "news", **changes}
 
 
-def test_the_kind_of_output_follows_from_the_name(tmp_path: Path) -> None:
+def test_the_name_selects_the_kind_of_output(tmp_path: Path) -> None:
     folder, file = Output.at(tmp_path / "results"), Output.at(tmp_path / "points.jsonl")
     assert isinstance(folder, FolderOutput) and folder.text
     assert isinstance(file, FileOutput) and not file.text
@@ -53,7 +53,7 @@ def test_the_name_of_a_test_set(file: str, name: str) -> None:
     assert set_name(file) == name
 
 
-def test_points_are_added_and_replaced_one_a_line(tmp_path: Path) -> None:
+def test_points_are_added_and_replaced_line_by_line(tmp_path: Path) -> None:
     output = FileOutput(tmp_path / "points.jsonl")
     for k in (1.0, 3.0):
         output.write(run_point(k=k))
@@ -62,7 +62,7 @@ def test_points_are_added_and_replaced_one_a_line(tmp_path: Path) -> None:
     assert len(before) == 3 and all(parse(line) for line in before)
     output.write(run_point(k=3.0, label="three\u2028lines\x85in one"))
     after = (tmp_path / "points.jsonl").read_text().split("\n")[:-1]
-    assert after[0] == before[0] and after[2] == before[2]  # to the byte
+    assert after[0] == before[0] and after[2] == before[2]  # not even a byte changes
     assert json.loads(after[1])["label"].startswith("three")
     assert [PointKey.of(p).k for p in read_file(tmp_path / "points.jsonl")] == [1, 3, 1]
     output.remove(PointKey("a", 3.0, "r", 1, "news"))
@@ -132,7 +132,7 @@ def test_a_file_keeps_runs_and_sets_apart(
     test_set: TestSet,
     tmp_path: Path,
 ) -> None:
-    """The same dial of the same system: other run, other set and other settings."""
+    """The same system and dial with another run, another set and other settings."""
     output = FileOutput(tmp_path / "points.jsonl", text=True)
     other_set = replace(test_set, source=tmp_path / "other.de")
     evaluations = [
@@ -182,7 +182,7 @@ def test_another_precision_is_another_point(
         evaluate_point(coarse, Decoding(2.0), output)
 
 
-def test_evaluating_by_command_into_a_file(
+def test_evaluate_command_writes_to_a_file(
     loaded: LoadedModel,
     test_set: TestSet,
     tmp_path: Path,
@@ -191,6 +191,7 @@ def test_evaluating_by_command_into_a_file(
 ) -> None:
     used: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", used.append)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)  # threads are limited to the cores
 
     def evaluate(*arguments: str) -> tuple[int | None, str]:
         with pytest.raises(SystemExit) as stop:
@@ -219,7 +220,7 @@ def test_evaluating_by_command_into_a_file(
 # Reading and selecting
 
 
-def test_files_folders_and_lines_are_read_alike(tmp_path: Path) -> None:
+def test_files_folders_and_lines_are_read_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a-1.json").write_text(json.dumps(point("a", 1, 2, 20), indent=2))
     (tmp_path / "folder" / "metrics.jsonl").write_text('{"update": 1}\n')

@@ -1,4 +1,4 @@
-"""`prepare`: what is kept, what is dropped and counted, and that nothing half-written stays."""
+"""`prepare`: what is kept, what is dropped and counted, and no partial output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_filters_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert corpus.manifest == json.loads(json.dumps(manifest))
 
 
-def test_pairs_come_back_from_any_shard_in_any_order(tmp_path: Path) -> None:
+def test_pairs_are_read_from_any_shard_in_any_order(tmp_path: Path) -> None:
     pairs = list(dict.fromkeys(toy_pairs(300)))
     tsv = write_pairs(tmp_path / "t.tsv", pairs)
     options = PrepareOptions(vocab="words:1", shard_mib=0.0005)
@@ -111,7 +111,7 @@ def test_separate_and_joint_vocabularies(tmp_path: Path) -> None:
         assert Corpus(tmp_path / f"c{separate}").vocabulary.joint is not separate
 
 
-def test_token_counts_are_those_of_the_text(toy_corpus: Path) -> None:
+def test_token_counts_equal_those_of_the_text(toy_corpus: Path) -> None:
     corpus = Corpus(toy_corpus)
     for side, name in enumerate(("source", "target")):
         tokens, _ = corpus.train.gather(np.arange(len(corpus.train)), side)
@@ -135,15 +135,15 @@ def test_bad_options(tmp_path: Path, options: dict, message: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_one_pair_is_too_few(tmp_path: Path) -> None:
+def test_one_pair_is_not_enough(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", [("ba", "abs")])
     with pytest.raises(WaitinfoError, match="only one sentence pair"):
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(vocab="words:1"))
 
 
 @pytest.mark.parametrize("vocab", ["words:1", "bpe:300"])
-def test_names_that_sentencepiece_keeps_for_itself(tmp_path: Path, vocab: str) -> None:
-    """In text they are words like others: never the end of a sentence, or padding."""
+def test_reserved_names_of_sentencepiece(tmp_path: Path, vocab: str) -> None:
+    """In text they are ordinary words, never end-of-sentence or padding."""
     pairs = [("<unk> ba <s>", "</s> abs"), ("be <pad>", "ebs")]
     dev = write_pairs(tmp_path / "dev.tsv", [("bi", "ibs")])
     tsv = write_pairs(tmp_path / "t.tsv", pairs)
@@ -152,7 +152,7 @@ def test_names_that_sentencepiece_keeps_for_itself(tmp_path: Path, vocab: str) -
     corpus = Corpus(tmp_path / "out")
     tokens = np.concatenate(corpus.train.tokens)
     assert not set(tokens.tolist()) & {PAD, BOS, EOS}
-    if vocab == "words:1":  # where a word that is not in the vocabulary is unknown
+    if vocab == "words:1":  # words outside the vocabulary are unknown
         pairs = [("<unk> ba <unk>", "<unk> abs"), ("be <unk>", "ebs")]
         assert (tokens == UNK).sum() == 4
     assert texts(corpus) == pairs
@@ -176,7 +176,7 @@ def test_bad_line_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
     out = tmp_path / "out"
     out.mkdir()

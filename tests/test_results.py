@@ -1,4 +1,4 @@
-"""results/ is what its points say: tables, pictures and the comparisons on the pages."""
+"""results/ matches its points: tables, pictures and the comparisons on the pages."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def drawn_files(suffix: str) -> set[str]:
     }
 
 
-def test_every_table_is_that_of_the_points(outputs: dict[str, Any]) -> None:
+def test_every_table_matches_the_points(outputs: dict[str, Any]) -> None:
     tables = {name: text for name, text in outputs.items() if isinstance(text, str)}
     assert set(tables) == drawn_files(".md")
     for name, text in tables.items():
         assert (RESULTS / name).read_text("utf-8") == text, f"{name}: run `make results`"
 
 
-# Pictures are compared by what they show, whichever version of matplotlib drew them: the lines in
-# the file are those of the points, but for one change of scale for all of them.
+# Pictures are compared by content, because matplotlib versions write different files: the lines in
+# the file are those of the points, up to one scale for all of them.
 
 
 def drawn_lines(path: Path) -> dict[str, np.ndarray]:
-    """By id: the corners of each curve's line, in the picture's units."""
+    """The corners of each curve's line by its id, in the picture's units."""
     found = {}
     for group in ElementTree.parse(path).getroot().iter(f"{SVG}g"):
         name = group.get("id", "")
@@ -62,7 +62,7 @@ def drawn_lines(path: Path) -> dict[str, np.ndarray]:
 
 
 def misfit(picture: list[float], data: list[float]) -> float:
-    """Largest distance, in the picture's units, left by the best linear map of data to it."""
+    """Largest error, in the picture's units, of the best linear map from data to picture."""
     matrix = np.stack([data, np.ones(len(data))], axis=1)
     solution, *_ = np.linalg.lstsq(matrix, np.array(picture), rcond=None)
     return float(np.abs(matrix @ solution - picture).max())
@@ -75,7 +75,7 @@ def picture_misfit(path: Path, curves: list[Curve]) -> float:
     wanted: list[list[float]] = [[], []]
     for curve in curves:
         line = lines[curve_id(curve)]
-        if len(curve.points) == 1:  # a level, drawn across
+        if len(curve.points) == 1:  # drawn as a horizontal line
             shown[1] += list(line[:, 1])
             wanted[1] += curve.ys * len(line)
             continue
@@ -89,7 +89,7 @@ def picture_misfit(path: Path, curves: list[Curve]) -> float:
 TOLERANCE = 0.01  # points of a picture 475 wide: a BLEU of 0.0005
 
 
-def test_every_picture_is_that_of_the_points(outputs: dict[str, Any]) -> None:
+def test_every_picture_matches_the_points(outputs: dict[str, Any]) -> None:
     pictures = {name: made for name, made in outputs.items() if not isinstance(made, str)}
     assert set(pictures) == drawn_files(".svg")
     for name, made in pictures.items():
@@ -100,7 +100,7 @@ def test_every_picture_is_that_of_the_points(outputs: dict[str, Any]) -> None:
         assert made.title in text and all(f">{curve.name}" in text for curve in made.curves)
 
 
-def test_an_altered_point_is_noticed(outputs: dict[str, Any], tmp_path: Path) -> None:
+def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -> None:
     """One score of one point of each experiment is changed by 0.05 BLEU."""
     altered = tmp_path / "results"
     shutil.copytree(RESULTS, altered)
@@ -138,7 +138,7 @@ def comparisons() -> list[tuple[str, str, str]]:
 
 
 def curves_of(command: str) -> tuple[dict[str, Curve], list[float]]:
-    """The curves that a command compares, and the latencies it asks for."""
+    """The curves that a command compares, and its latencies (`--at`)."""
     words = shlex.split(command)
     paths = [ROOT / word for word in words if word.startswith("results/")]
     options = [(a, b) for a, b in pairwise(words) if a.startswith("--")]
@@ -170,7 +170,7 @@ def test_the_scores_on_the_bundled_models_card() -> None:
         read_points([RESULTS / "de-en", RESULTS / "de-en-packed"]), ["name=wait-info-small"]
     )
     for k, cells in written:
-        at = {p["set"]: p for p in reversed(select(points, [f"k={k}"]))}  # float32 where there is
+        at = {p["set"]: p for p in reversed(select(points, [f"k={k}"]))}  # prefer float32
         sets = [at[name] for name in ("newstest2015", "europarl.test", "europarl.test-german")]
         values = (
             v for p in sets for v in (p["quality"]["BLEU"], p["paper"]["AL"], p["word"]["LAAL"])
@@ -185,7 +185,7 @@ def test_all_comparisons_are_found() -> None:
 # What belongs in results/
 
 
-def test_points_are_whole_and_told_apart() -> None:
+def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
     assert len(files) == 8
     for path in files:
@@ -193,7 +193,7 @@ def test_points_are_whole_and_told_apart() -> None:
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path
 
 
-def test_every_run_with_points_has_its_training() -> None:
+def test_every_run_with_points_has_a_training_record() -> None:
     for path in RESULTS.rglob("runs.jsonl"):
         runs = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         trained = {(run["run"], run["seed"]) for run in runs}
@@ -203,7 +203,7 @@ def test_every_run_with_points_has_its_training() -> None:
             assert run["last"]["loss"] > 0 and run["validations"][-1]["bleu"] > 0
 
 
-def test_results_hold_pages_and_figures_only() -> None:
+def test_results_contain_only_pages_and_figures() -> None:
     kinds = ("README.md", "points.jsonl", "runs.jsonl", "measurements.json", ".svg", ".md")
     for path in RESULTS.rglob("*"):
         assert path.is_dir() or path.name.endswith(kinds), path

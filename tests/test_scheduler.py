@@ -1,4 +1,4 @@
-"""Many streams on one engine: threads, cancellation, errors, limits, and slots given back."""
+"""Many streams on one engine: threads, cancellation, errors, limits and released slots."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def translator(observer: Recorder) -> Translator:
 
 @pytest.fixture
 def quick_switches() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -57,7 +57,7 @@ def quick_switches() -> Iterator[None]:
 
 @lru_cache
 def alone(text: str, k: float = 2) -> list[tuple]:
-    """What a stream does that has the model to itself and gets a word at a time."""
+    """The events of a stream that runs alone and gets one word at a time."""
     stream = Translator(toy_model(), streams=1, capacity=48).stream(k, history=None)
     for word in text.split():
         stream.push(word)
@@ -66,7 +66,7 @@ def alone(text: str, k: float = 2) -> list[tuple]:
 
 
 def in_threads(*tasks: Callable[[], object]) -> list[object]:
-    """Run tasks at the same time; their results, or the exceptions they raised."""
+    """Run tasks at the same time; return their results or exceptions."""
     found: list[object] = [None] * len(tasks)
     barrier = threading.Barrier(len(tasks))
 
@@ -82,11 +82,11 @@ def in_threads(*tasks: Callable[[], object]) -> list[object]:
         thread.start()
     for thread in threads:
         thread.join(120)
-        assert not thread.is_alive(), "a thread waits for ever"
+        assert not thread.is_alive(), "a thread waits forever"
     return found
 
 
-# Who waits for whom
+# Waiting
 
 
 def test_a_push_does_not_wait_for_the_backlog_of_others(
@@ -102,7 +102,7 @@ def test_a_push_does_not_wait_for_the_backlog_of_others(
     assert record(list(slow)) == alone(LONG)
 
 
-def test_an_answer_takes_no_round_too_many(translator: Translator, observer: Recorder) -> None:
+def test_an_answer_takes_no_extra_round(translator: Translator, observer: Recorder) -> None:
     stream = translator.stream(3)
     for text in ("ba", "be", "bi bo bu", "da."):
         observer.rounds.clear()
@@ -110,7 +110,7 @@ def test_an_answer_takes_no_round_too_many(translator: Translator, observer: Rec
         assert len(observer.rounds) == max(1, written)
 
 
-def test_a_long_text_takes_its_rounds_in_pieces(observer: Recorder) -> None:
+def test_a_long_text_is_split_over_rounds(observer: Recorder) -> None:
     translator = Translator(toy_model(), streams=4, capacity=600, observer=observer)
     translator._scheduler.engine.source.round_tokens = 16
     stream = translator.stream(300, segment=False, history=None)
@@ -123,7 +123,7 @@ def test_a_long_text_takes_its_rounds_in_pieces(observer: Recorder) -> None:
 
 
 def test_idle_streams_cost_nothing(observer: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the active ones are looked at, however many are open."""
+    """A round visits only the active streams, even if many are open."""
     loaded = toy_model()
     translator = Translator(loaded, streams=64, capacity=16, observer=observer)
     streams = [translator.stream(2) for _ in range(64)]
@@ -169,7 +169,7 @@ def test_iterating_gives_every_event_once(translator: Translator) -> None:
     assert translator.open_streams == 0
 
 
-def test_a_slow_reader_is_held_up_and_nobody_else(translator: Translator) -> None:
+def test_a_slow_reader_delays_only_itself(translator: Translator) -> None:
     translator._scheduler.queue = 10
     slow, other = translator.stream(2), translator.stream(2)
     slow.push(LONG, wait=False)
@@ -180,7 +180,7 @@ def test_a_slow_reader_is_held_up_and_nobody_else(translator: Translator) -> Non
     assert record(list(slow)) == alone(LONG)
 
 
-def test_what_is_remembered_is_bounded(translator: Translator) -> None:
+def test_history_is_bounded(translator: Translator) -> None:
     stream = translator.stream(2, history=50)
     events = [event for _ in range(60) for event in stream.push("ba be bi.")]
     assert stream.trace == events[-50:]
@@ -197,7 +197,7 @@ def test_what_is_remembered_is_bounded(translator: Translator) -> None:
 # Slots
 
 
-def test_abandoned_streams_give_their_slots_back(translator: Translator) -> None:
+def test_abandoned_streams_release_their_slots(translator: Translator) -> None:
     for _ in range(30):
         translator.stream().push("ba be")
     assert translator.open_streams == 0
@@ -247,7 +247,7 @@ def test_refusals_are_observed(translator: Translator, observer: Recorder) -> No
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_one_slot_is_given_to_one_thread() -> None:
+def test_a_slot_has_only_one_thread() -> None:
     translator = Translator(toy_model(), streams=1, capacity=16)
     for _ in range(15):
         found = in_threads(*[translator.stream] * 4)
@@ -258,7 +258,7 @@ def test_one_slot_is_given_to_one_thread() -> None:
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_threads_write_what_each_would_alone(translator: Translator) -> None:
+def test_threads_do_not_affect_each_other(translator: Translator) -> None:
     texts = [some_text(random.Random(seed), 12) for seed in range(8)]
 
     def speak(text: str) -> list[tuple]:
@@ -271,7 +271,7 @@ def test_threads_write_what_each_would_alone(translator: Translator) -> None:
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_closing_disturbs_nobody(translator: Translator) -> None:
+def test_closing_does_not_affect_other_streams(translator: Translator) -> None:
     text = some_text(random.Random(5), 30)
 
     def come_and_go() -> None:
@@ -293,7 +293,7 @@ def test_closing_disturbs_nobody(translator: Translator) -> None:
     assert translator.open_streams == 0
 
 
-def test_closing_wakes_whoever_waits(translator: Translator) -> None:
+def test_closing_wakes_waiting_threads(translator: Translator) -> None:
     stream = translator.stream(2)
     heard: list[Event] = []
 
@@ -312,7 +312,7 @@ def _each(stream: Stream, heard: list[Event]) -> Iterator[Event]:
         yield event
 
 
-def test_two_pushes_at_once_are_refused_before_the_text_is_taken(translator: Translator) -> None:
+def test_a_second_push_is_rejected_before_its_text_is_taken(translator: Translator) -> None:
     stream = translator.stream(2)
     stream._scheduler.submit({stream._channel: "ba"}, served_by=object())
     for call in (lambda: stream.push("be"), lambda: stream.push("be", wait=False)):
@@ -325,7 +325,7 @@ def test_two_pushes_at_once_are_refused_before_the_text_is_taken(translator: Tra
 # Errors
 
 
-def test_an_error_of_one_stream_stays_with_it(
+def test_an_error_affects_only_its_own_stream(
     translator: Translator, observer: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = Session.add
@@ -347,7 +347,7 @@ def test_an_error_of_one_stream_stays_with_it(
     assert record([*good.push("bi"), *good.finish()]) == alone("ba be bi"), "no event was lost"
 
 
-def test_a_failing_computation_hits_only_its_own_stream(
+def test_a_failed_computation_affects_only_its_own_stream(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [translator.stream(2) for _ in range(4)]
@@ -394,7 +394,7 @@ def test_a_slot_recovers_from_values_that_are_not_finite(
 def test_an_interrupted_round_loses_nothing(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in the thread that leads, at the worst places."""
+    """Ctrl-C in the thread that runs the round, at the worst points."""
     scheduler = translator._scheduler
     for owner, name in (
         (scheduler, "_take_in"),
@@ -429,7 +429,7 @@ def test_a_failing_observer_changes_nothing(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_stress() -> None:
-    """A short version of `python -m tests.stress`, by the number of streams instead of seconds."""
+    """A short version of `python -m tests.stress`, limited by streams instead of seconds."""
     from tests import stress
 
     kinds = ("finish", "iterate", "close", "abandon", "fail", "cancelled")

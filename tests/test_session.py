@@ -39,7 +39,7 @@ def test_words_become_tokens_up_to_the_end_of_the_sentence() -> None:
     assert text.next_input() == ([], True)
 
 
-def test_pieces_of_raw_text_wait_for_the_end_of_a_word() -> None:
+def test_raw_text_waits_for_the_end_of_a_word() -> None:
     text = session(raw=True)
     for piece, expected in (("b", None), ("a", None), (" b", "ba"), ("", None), ("e ", "be")):
         text.add(piece)
@@ -82,7 +82,7 @@ def test_a_word_that_is_too_long_is_cut() -> None:
     assert [word for word in words if word] == ["x" * 10]
 
 
-def test_events_say_which_words_were_read_and_shown() -> None:
+def test_events_contain_the_words_read_and_shown() -> None:
     text = session()
     text.add("ba be.")
     (tokens, _) = text.next_input()

@@ -1,4 +1,4 @@
-"""The field's reference tool, installed for real, against our own figures in the `word` profile."""
+"""SimulEval itself, installed for the test, against our metrics in the `word` profile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ VERSION = "1.1.4"
 METRICS = ("AL", "LAAL", "AP", "DAL", "ATD")
 TATOEBA = ROOT / "examples" / "data" / "tatoeba.de-en.tsv"
 
-# Runs the tool as its own command does, and keeps its figures unrounded. Without an output folder
-# its instances stay what they are; with one (and with --score-only) they are read from the log,
-# and ATD then takes words for milliseconds of speech.
+# Runs SimulEval like its own command, without rounding its scores. Without an output folder, its
+# instances stay text; with one (and with --score-only) they are read from the log, and ATD then
+# treats delays in words as milliseconds of speech.
 DRIVER = """
 import json, sys
 from simuleval import options
@@ -48,7 +48,7 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="session")
 def tool() -> Path:
-    """A Python that has SimulEval, and sees this Python's packages behind its own."""
+    """A Python with SimulEval, which also finds the packages of this Python."""
     folder = (
         ROOT / "build" / f"simuleval-{VERSION}-{sys.version_info.major}{sys.version_info.minor}"
     )
@@ -72,7 +72,7 @@ Found = tuple[dict[str, float], list[str], list[list[int]]]
 
 
 def simuleval(tool: Path, *calls: list[object]) -> list[Found]:
-    """Figures, texts and delays of each call, all in one process: starting it takes seconds."""
+    """Scores, texts and delays of each call, all in one process, which takes seconds to start."""
     given = json.dumps([[str(argument) for argument in call] for call in calls])
     command = [tool, "-c", DRIVER, given]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -86,12 +86,12 @@ def simuleval(tool: Path, *calls: list[object]) -> list[Found]:
 
 @pytest.fixture(scope="module", params=["bpe:800", "words:3"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for a moment on real sentences: wordy, often wrong, never uniform."""
+    """A model trained briefly on real sentences, with long, varied and often wrong output."""
     folder = tmp_path_factory.mktemp("simuleval")
     pairs = TATOEBA.read_text("utf-8").splitlines()[:2000]
     (folder / "train.tsv").write_text("\n".join(pairs) + "\n", "utf-8")
     tested = [line.split("\t") for line in TATOEBA.read_text("utf-8").splitlines()[2000:2040]]
-    # More than one sentence a line, an apostrophe, figures; and a reference much too short.
+    # Several sentences per line, an apostrophe, numbers, and a reference that is too short.
     tested += [["Das ist gut. Ich gehe jetzt nach Hause, weil es regnet.", "Good. I go."]]
     (folder / "test.de").write_text("".join(f"{a}\n" for a, _ in tested), "utf-8")
     (folder / "test.en").write_text("".join(f"{b}\n" for _, b in tested), "utf-8")
@@ -133,13 +133,13 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
     for metric in set(METRICS) - {"ATD"}:
         assert ours["word"][metric] == pytest.approx(scored[metric], abs=1e-6), metric
     assert ours["quality"]["BLEU"] == pytest.approx(scored["BLEU"], abs=1e-6)
-    # The tool's defect, shown: from a log, its ATD is another number than from the same run live.
+    # This is a defect of SimulEval: its ATD from a log differs from that of the same live run.
     assert scored["ATD"] != pytest.approx(found["ATD"], abs=1e-3)
 
 
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_the_command_itself(run: Path, tool: Path) -> None:
-    """`simuleval --agent-class …` as a user types it, with an output folder."""
+    """`simuleval --agent-class …` from the command line, with an output folder."""
     command = [tool.parent / "simuleval", "--agent-class", "waitinfo.simuleval.Agent",
                "--model", run / "run", "--k", "3", "--source", run / "test.de",
                "--target", run / "test.en", "--output", run / "by-tool",

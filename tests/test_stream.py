@@ -1,4 +1,4 @@
-"""Streams of text: any chunking, any script, any length, and never taken back."""
+"""Streams of text: any chunking, any script, any length; shown words never change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A subword model with some knowledge of its toy language."""
+    """A subword model, trained briefly on a toy language."""
     folder = tmp_path_factory.mktemp("stream")
     pairs = [(s + ".", t + ".") for s, t in toy_pairs(800)]
     tsv = write_pairs(folder / "t.tsv", pairs)
@@ -80,7 +80,7 @@ pieces_of = st.lists(st.sampled_from([*WORDS, "ba.", "be?", "  ", "😀", "e\u03
 
 @settings(max_examples=40, deadline=None)
 @given(words=pieces_of, k=st.sampled_from([1.0, 3.0]), data=st.data())
-def test_any_chunking_is_the_same(translator: Translator, words, k, data) -> None:
+def test_chunking_does_not_matter(translator: Translator, words, k, data) -> None:
     text = " ".join(words)
     whole = translate(translator, [text], k, raw=True)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
@@ -91,7 +91,7 @@ def test_any_chunking_is_the_same(translator: Translator, words, k, data) -> Non
     assert record(translate(translator, [text], k, raw=False)) == record(whole)
 
 
-def test_events_are_what_the_trace_holds_and_only_append(translator: Translator) -> None:
+def test_events_equal_the_trace_and_only_append(translator: Translator) -> None:
     stream = translator.stream(k=1)
     events, seen = [], ""
     for word in ["ba", "be", "bi.", "do", "du", "da."]:
@@ -142,7 +142,7 @@ def test_many_streams_together_equal_each_alone(translator: Translator) -> None:
 
 
 def test_ending_early_skips_to_the_next_sentence(run: Path) -> None:
-    """Where an early end is allowed, it must not matter how the text arrived."""
+    """If an early end is allowed, the chunking of the text must not matter."""
     translator = load(run, streams=2, capacity=48, ending="allow")
     text = "ba be bi bo bu da de di do du ba be. du do di."
     whole = record(translate(translator, [text], 1, raw=False))
@@ -151,7 +151,7 @@ def test_ending_early_skips_to_the_next_sentence(run: Path) -> None:
     assert whole[-1][-1] == 1, "two sentences"
 
 
-def test_hours_of_speech_reuse_one_slot(translator: Translator) -> None:
+def test_long_streams_reuse_one_slot(translator: Translator) -> None:
     stream = translator.stream(k=2)
     for number in range(60):
         stream.push(f"{WORDS[number % 10]} ba be.")
@@ -172,14 +172,14 @@ def test_a_sentence_without_end_is_continued(translator: Translator) -> None:
     assert writing == set(range(last + 1)), "each part writes words"
 
 
-def test_a_word_longer_than_the_model_is_cut_not_refused(translator: Translator) -> None:
+def test_a_word_longer_than_the_capacity_is_split(translator: Translator) -> None:
     stream = translate(translator, ["ba", "x" * 150, "be"], 1, raw=False)
     read = [e for e in stream.trace if e.kind == "READ"]
     assert sum(e.token == "<0x78>" for e in read) == 150, "every letter is read"
     assert [e.word for e in read if e.word] == ["ba", "x" * 150, "be"]
 
 
-def test_the_dial_turns_while_running(translator: Translator) -> None:
+def test_the_dial_can_change_while_running(translator: Translator) -> None:
     stream = translator.stream(k=1)
     quick = [e for w in ["ba", "be", "bi"] for e in stream.push(w)]
     stream.k = 20
@@ -204,7 +204,7 @@ def test_limits_and_misuse(translator: Translator) -> None:
     translator.stream().close()
 
 
-def test_async_streams_are_served_together(translator: Translator) -> None:
+def test_async_streams_run_together(translator: Translator) -> None:
     expected = [record(translate(translator, text.split(), 2, raw=False)) for text in TEXTS]
 
     async def speak(server: AsyncTranslator, text: str) -> Stream:

@@ -1,4 +1,4 @@
-"""What all systems share: the registry, adding one, and the loss that needs only a path."""
+"""What all systems share: the registry, adding a system, and the loss from a path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAIRS = [([5, 6, 7, 8, 9], [10, 11, 12]), ([5, 6], [12, 13, 14, 15])]
 def test_a_whole_source_update_builds_one_bias(
     tiny_model, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Cross-attention is biased once where every head sees all that is read."""
+    """Only one bias is computed if every head sees everything read."""
     calls: list[object] = []
     real = transformer.cross_bias
 
@@ -51,7 +51,7 @@ def test_a_whole_source_update_builds_one_bias(
 
 @pytest.fixture
 def documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[System]]:
-    """The system that docs/systems.md adds, as it is written there."""
+    """The system in docs/systems.md, from the code on that page."""
     SYSTEMS.load()
     monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
     monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
@@ -68,7 +68,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[System]]:
 def test_the_documented_system_trains_and_streams(
     documented: type[System], toy_corpus: Path, tmp_path: Path
 ) -> None:
-    """Nothing is registered but the system: its attention is known by being defined."""
+    """Only the system is registered explicitly; its attention registers itself."""
     with pytest.raises(WaitinfoError, match="unknown system 'window-wait-k'"):
         build_system("window-wait-k")
     SYSTEMS.add(documented)
@@ -98,7 +98,7 @@ def test_the_documented_attention_sees_its_window(documented: type[System], tiny
     model = tiny_model(seed=1, **documented.model_defaults)
     assert documented.model_defaults == {"cross_attention": "window"}
 
-    # Seven tokens are read, so a window of four begins at position 3.
+    # Seven tokens are read, so a window of four starts at position 3.
     batch = batch_of([([5, 6, 7, 8, 9, 10, 11, 12], [10, 11])])
     with torch.no_grad():
         encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
@@ -113,18 +113,18 @@ def test_the_documented_attention_sees_its_window(documented: type[System], tiny
             assert bool((after != before).any()) is matters, position
 
 
-def test_names_are_taken_once(documented: type[System]) -> None:
-    class Impostor(System):
+def test_names_are_unique(documented: type[System]) -> None:
+    class Duplicate(System):
         name = "wait-k"
 
     with pytest.raises(WaitinfoError, match="already exists; choose another name"):
-        SYSTEMS.add(Impostor)
+        SYSTEMS.add(Duplicate)
     with pytest.raises(TypeError, match="two cross-attentions are named 'window'"):
 
         class Other(CrossAttention):
             name = "window"
 
-    class Unnamed(CrossAttention):  # a step on the way to another class
+    class Unnamed(CrossAttention):  # an intermediate class, which is not registered
         pass
 
     assert Unnamed not in CROSS_ATTENTIONS.values()
@@ -136,7 +136,7 @@ def test_a_config_checks_its_cross_attention() -> None:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_the_registry_names_what_it_says(name: str) -> None:
+def test_registered_names_match_the_classes(name: str) -> None:
     system = SYSTEMS[name]
     assert system.name == name and system.summary
     assert system.model_defaults["cross_attention"] == system.attentions[0].name
@@ -144,7 +144,7 @@ def test_the_registry_names_what_it_says(name: str) -> None:
     assert set(system.milestones) <= vars(system.Options()).keys()
 
 
-def test_updates_are_recorded_apart_where_the_loss_changes() -> None:
+def test_milestones_separate_recorded_updates() -> None:
     system = build_system("mma", {"whole_source_updates": 2, "latency_after": 5})
     stages = [stage(system, update) for update in range(7)]
     assert [stages[0]] * 2 + [stages[2]] * 3 + [stages[5]] * 2 == stages

@@ -1,4 +1,4 @@
-"""The tokeniser of the English-Vietnamese experiment, by hand."""
+"""The tokeniser of the English-Vietnamese experiment, on cases worked by hand."""
 
 import lzma
 import sys

@@ -1,4 +1,4 @@
-"""Tokenizers: nothing is lost, nothing crosses a space."""
+"""Tokenizers: no text is lost, and no token crosses a space."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_large_vocabulary_is_reduced_with_a_note() -> None:
     assert note is not None and "reduced from 16,000" in note
 
 
-def test_small_vocabulary_is_refused() -> None:
+def test_small_vocabulary_is_rejected() -> None:
     with pytest.raises(WaitinfoError, match="bpe:50: too small"):
         train_tokenizer(LINES, VocabularySpec("bpe", 50))
 
 
-def test_words_keeps_exactly_the_frequent_ones() -> None:
+def test_words_keeps_only_frequent_words() -> None:
     lines = ["a a a b b c", "a b d d d d e", "f"]
     counts = Counter(word for line in lines for word in line.split())
     for threshold in (1, 2, 3, 4):
@@ -83,8 +83,8 @@ def test_vocabulary_folder(tmp_path: Path, bpe: Tokenizer) -> None:
         Vocabulary.load(tmp_path)
 
 
-def test_neighbouring_unknown_words_stay_apart() -> None:
-    """Or a sentence would have other tokens than its words one by one, as a stream has them."""
+def test_adjacent_unknown_words_stay_separate() -> None:
+    """Otherwise a sentence would not have the same tokens as its words one by one in a stream."""
     tokenizer, _ = train_tokenizer(["the cat sat", "the dog sat"] * 3, VocabularySpec("words", 1))
     text = "the foo bar cat foo"
     words = [tokenizer.encode(word) for word in text.split()]

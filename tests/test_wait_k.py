@@ -21,6 +21,6 @@ def test_path_with_catch_up(catch_up: int, expected: list[int]) -> None:
     assert lag_path(torch.arange(7), 2, catch_up).tolist() == expected
 
 
-def test_a_path_that_never_reads_on_is_refused() -> None:
+def test_a_path_that_stops_reading_is_rejected() -> None:
     with pytest.raises(WaitinfoError, match="catch_up -1"):
         build_system("multipath", {"catch_up": -1})
