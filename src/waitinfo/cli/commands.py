@@ -34,10 +34,11 @@ ModelFolder = Annotated[
     typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
 ]
 DecodingSystem = Annotated[
-    str | None, typer.Option(help="Decode as this system [default: as it was trained].")
+    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
 ]
 DecodingSettings = Annotated[
-    list[str] | None, typer.Option("--set", help="An option of the system, as rho_last=0.2.")
+    list[str] | None,
+    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
 ]
 
 
@@ -61,7 +62,9 @@ def root(
 @app.command()
 def prepare(
     out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")],
-    source: Annotated[Paths | None, typer.Option(help="Source text, one sentence a line.")] = None,
+    source: Annotated[
+        Paths | None, typer.Option(help="Source text, one sentence per line.")
+    ] = None,
     target: Annotated[Paths | None, typer.Option(help="Its translation, line by line.")] = None,
     tsv: Annotated[Paths | None, typer.Option(help="Or: lines of source, tab, target.")] = None,
     vocab: Annotated[str, typer.Option(help="bpe:SIZE, or words:THRESHOLD.")] = "bpe:16000",
@@ -86,11 +89,12 @@ def prepare(
         int, typer.Option(help="Pairs held out to validate on where no dev text is given.")
     ] = 1000,
     shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
-    seed: Annotated[int, typer.Option(help="Decides samples.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 1,
     source_language: Annotated[
-        str | None, typer.Option(help="Its code, as de: models trained on the corpus will say so.")
+        str | None,
+        typer.Option(help="Its code, for example de; models trained on the corpus record it."),
     ] = None,
-    target_language: Annotated[str | None, typer.Option(help="Its code, as en.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Its code, for example en.")] = None,
 ) -> None:
     """Turn parallel text into a corpus to train on.
 
@@ -147,13 +151,13 @@ def train(
         list[str] | None, typer.Option("--set", help="section.key=value, over the recipe.")
     ] = None,
     max_minutes: Annotated[
-        float | None, typer.Option(help="Finish within this time, learning rate and all.")
+        float | None, typer.Option(help="Finish within this time, with the learning rate decayed.")
     ] = None,
     pause_minutes: Annotated[
-        float | None, typer.Option(help="Stop after this time, to be resumed.")
+        float | None, typer.Option(help="Stop after this time; continue later with --resume.")
     ] = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile the model first; pays in long runs.")
+        bool, typer.Option("--compile", help="Compile the model first; worth it for long runs.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
@@ -202,26 +206,26 @@ def train(
 @app.command()
 def translate(
     text: Annotated[
-        list[str] | None, typer.Argument(help="Text to translate; each argument by itself.")
+        list[str] | None, typer.Argument(help="Text to translate; each argument separately.")
     ] = None,
     model: ModelFolder = None,
     input: Annotated[
-        Path | None, typer.Option(help="A text file; each line is translated to a line.")
+        Path | None, typer.Option(help="A text file; translated line by line.")
     ] = None,
     k: Annotated[
         float | None,
-        typer.Option(help="Latency: more waits longer [default: the system's own]."),
+        typer.Option(help="Latency: a larger value waits longer [default: the system's own]."),
     ] = None,
     show: Annotated[
-        str, typer.Option(help="words; path: what was read before what; info: in colour; json.")
+        str, typer.Option(help="words; path: READ and WRITE; info: coloured by info; json.")
     ] = "words",
     pace: Annotated[
-        float, typer.Option(help="Let words arrive at this many a second, and watch.")
+        float, typer.Option(help="Let words arrive at this rate per second, and watch.")
     ] = 0.0,
     system: DecodingSystem = None,
     set_: DecodingSettings = None,
     ending: Annotated[
-        str, typer.Option(help="guard: never end before the source does; allow: as it comes.")
+        str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
@@ -232,7 +236,7 @@ def translate(
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
 ) -> None:
-    """Translate text: arguments, a file, or standard input as it comes.
+    """Translate text: arguments, a file, or standard input while it arrives.
 
     From standard input, words are printed as soon as they are due.
 
@@ -269,14 +273,14 @@ def translate(
 
 @app.command()
 def evaluate(
-    source: Annotated[Path, typer.Option(help="Test sentences, one a line.")],
+    source: Annotated[Path, typer.Option(help="Test sentences, one per line.")],
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[
         Path, typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to.")
     ],
     model: ModelFolder = None,
     k: Annotated[
-        str | None, typer.Option(help="Dial values, as 1,3,5 [default: the system's own].")
+        str | None, typer.Option(help="Dial values, for example 1,3,5 [default: the system's own].")
     ] = None,
     system: DecodingSystem = None,
     set_: DecodingSettings = None,
@@ -304,7 +308,7 @@ def evaluate(
     ] = False,
     rate: Annotated[
         float | None,
-        typer.Option(help="Words a second: measure latency with computation at this pace too."),
+        typer.Option(help="Words per second: also measure latency with computation at this rate."),
     ] = None,
     timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
@@ -362,27 +366,31 @@ def evaluate(
 def compare(
     results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")],
     out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None,
-    x: Annotated[str, typer.Option(help="Latency across, as paper.AL or word.LAAL.")] = "paper.AL",
+    x: Annotated[
+        str, typer.Option(help="Latency on the x-axis: paper.AL, word.LAAL, …")
+    ] = "paper.AL",
     y: Annotated[
         str | None,
-        typer.Option(help="Quality upwards: BLEU, BLEU_lowercase, chrF, … [default: BLEU]."),
+        typer.Option(help="Quality on the y-axis: BLEU, BLEU_lowercase, chrF, … [default: BLEU]."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Latencies to read off, as 3,5,8 [default: round ones].")
+        str | None,
+        typer.Option(help="Latencies to compare at, for example 3,5,8 [default: round numbers]."),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Curve that others are compared with [default: the first].")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="These curves in this order, as wait-info,multipath.")
+        str | None,
+        typer.Option(help="These curves in this order, for example wait-info,multipath."),
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(help="Only points with this FIELD=VALUE, as set=newstest2015 or seed=1,2."),
+        typer.Option(help="Only points with this FIELD=VALUE: set=newstest2015, seed=1,2, …"),
     ] = None,
     published: Annotated[
         str | None,
-        typer.Option(help="Lay the paper's figures beside: 'de-en base', 'en-vi small', …"),
+        typer.Option(help="Also show the paper's figures: 'de-en base', 'en-vi small', …"),
     ] = None,
     paired: Annotated[
         bool, typer.Option("--paired", help="Test differences for significance (bootstrap).")
@@ -391,7 +399,7 @@ def compare(
         bool, typer.Option("--labels/--no-labels", help="Write dial values at the points.")
     ] = True,
     bands: Annotated[
-        bool, typer.Option("--bands/--no-bands", help="Show how sure each curve is.")
+        bool, typer.Option("--bands/--no-bands", help="Show confidence intervals.")
     ] = True,
     title: Annotated[str, typer.Option(help="Title of the figure.")] = "",
 ) -> None:
@@ -439,7 +447,7 @@ def models(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None,
     dtype: Annotated[
-        str, typer.Option(help="How its weights are kept: int8, float16, bfloat16 or float32.")
+        str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
     ] = "int8",
 ) -> None:
     """List the models that come with waitinfo, show one's card, or pack one of your own.

@@ -155,7 +155,7 @@ def _tables(name: str, points: list[Point]) -> None:
             }
             for t in timed
         ]
-        _table(f"latency in ms, computation counted, at {rate:g} words a second",
+        _table(f"latency in ms, computation included, at {rate:g} words per second",
                dial, points, rows)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`waitinfo translate`: a file's lines together, standard input as it comes, words at a pace."""
+"""`waitinfo translate`: lines of a file in batches, standard input live, or words at a given rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
 
 TOGETHER = 32  # lines of a file translated at a time
-SLOWEST = 0.001  # words a second: a word in a quarter of an hour
+SLOWEST = 0.001  # words per second: one in a quarter of an hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def run(request: Request) -> None:
         raise unknown("--show", request.show, VIEWS)
     if request.pace and not SLOWEST <= request.pace < math.inf:
         raise WaitinfoError(
-            f"--pace {request.pace:g}: must be 0, or at least {SLOWEST:g} words a second and finite"
+            f"--pace {request.pace:g}: must be 0, or at least {SLOWEST:g} words per second and finite"
         )
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
@@ -105,7 +105,7 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 
 def _together(translator: Translator, k: float | None, view: View, lines: Iterator[str]) -> None:
-    """Many lines at once, each a stream of its own."""
+    """Translate many lines at once, each as one stream."""
     for chunk in _chunks(lines, TOGETHER):
         streams = {translator.stream(k, history=0): line for line in chunk}
         pushed = translator.push_many(streams)
@@ -115,7 +115,7 @@ def _together(translator: Translator, k: float | None, view: View, lines: Iterat
 
 
 def _follow(translator: Translator, k: float | None, view: View) -> None:
-    """Standard input as it comes; the end of a line ends what is being said."""
+    """Translate standard input while it arrives; each line is one stream."""
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
     line = LiveLine(translator, k, view)
@@ -134,7 +134,7 @@ def _follow(translator: Translator, k: float | None, view: View) -> None:
 
 
 class LiveLine:
-    """The line being typed: a stream, and what the view will want of it when the line ends."""
+    """The line being typed: its stream, and what the view needs when the line ends."""
 
     def __init__(self, translator: Translator, k: float | None, view: View) -> None:
         self.translator, self.k, self.view = translator, k, view
@@ -163,7 +163,7 @@ class LiveLine:
 
 
 class LiveText:
-    """Bytes as text, as they come; says so once if they are not UTF-8."""
+    """Decode bytes as they arrive; warn once if they are not UTF-8."""
 
     def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -178,7 +178,7 @@ class LiveText:
 
 
 def read_typed() -> Iterator[str]:
-    """Standard input in the pieces in which it comes."""
+    """Read standard input in pieces, as they arrive."""
     text = LiveText()
     while chunk := os.read(sys.stdin.fileno(), 1 << 16):
         yield text.decode(chunk)
@@ -186,7 +186,7 @@ def read_typed() -> Iterator[str]:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Standard input in lines."""
+    """Read standard input line by line."""
     rest = ""
     for text in read_typed():
         *lines, rest = (rest + text).split("\n")

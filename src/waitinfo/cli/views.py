@@ -19,7 +19,7 @@ BYTES = re.compile(r"(<0x[0-9A-F]{2}>)+")  # how the vocabulary spells letters i
 
 
 class View:
-    """Shows words as they come, and a line when it has ended."""
+    """Shows words as they arrive, and a line when it has ended."""
 
     reviews = False  # whether the end of a line shows all of it again
 
@@ -68,7 +68,7 @@ class Path(View):
 
 
 class Json(View):
-    """One event a line."""
+    """One event per line."""
 
     def words(self, events: Sequence[Event]) -> None:
         for event in events:

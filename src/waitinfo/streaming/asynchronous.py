@@ -1,4 +1,4 @@
-"""The same streams for event loops: the model runs on a thread of its own."""
+"""The same streams for event loops: the model runs on a separate thread."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class AsyncStream(Handle):
             scheduler.release([channel])
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Events as they come, until the stream has been finished or closed."""
+        """Events as they happen, until the stream has been finished or closed."""
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
@@ -161,7 +161,7 @@ class _Notifier:
 
     def __call__(self, channels: Sequence[Channel]) -> None:
         """On the thread that leads."""
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits
             self.loop.call_soon_threadsafe(self._wake, channels)
 
     def _wake(self, channels: Sequence[Channel]) -> None:
@@ -207,6 +207,6 @@ def _work(scheduler: Scheduler, calls: SimpleQueue[bool]) -> None:
     while calls.get():
         try:
             scheduler.lead()
-        except Exception as error:  # a fault of the scheduler itself: nobody may wait for ever
+        except Exception as error:  # a bug in the scheduler must not leave tasks waiting
             logging.getLogger(__name__).exception("rounds are not possible any more")
             scheduler.abort(error)

@@ -22,7 +22,7 @@ class Channel:
         self.began = time.monotonic()
         self.slot: int | None = None  # given by the first round
         self.inbox: list[tuple[float, str | None]] = []  # time and text; None is the end
-        self.events: deque[Event] = deque()  # that nobody has taken yet
+        self.events: deque[Event] = deque()  # not collected yet
         self.trace: deque[Event] = deque(maxlen=history)
         self.words: deque[str] = deque(maxlen=history)
         self.busy = False  # something can be done without more text

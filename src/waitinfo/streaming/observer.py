@@ -27,4 +27,4 @@ class Observer:
         """A new stream was refused."""
 
     def failed(self, error: Exception) -> None:
-        """A stream was closed because of an error of its own."""
+        """A stream was closed because of its own error."""

@@ -2,8 +2,8 @@
 
 Streams hand in text and take out events; everything else happens in rounds. One thread at a time
 leads: it takes in the text that has arrived, advances the engine, and publishes the events. A
-thread that waits for its stream leads if nobody else does, and otherwise sleeps until its stream is
-served: the rounds serve all streams together, so nobody waits for the backlog of another stream.
+thread that waits for its stream leads if no other thread does, and otherwise sleeps until its stream is
+served: the rounds serve all streams together, so no stream waits for the backlog of another.
 
 The lock is held only to hand things over, never while the model computes, so that an event loop may
 call everything here but `serve` and `lead`.
@@ -47,7 +47,7 @@ class Scheduler:
         queue: int = QUEUE,
     ) -> None:
         self.engine, self.observer, self.queue = engine, observer or Observer(), queue
-        self.bells: list[Callable[[], None]] = []  # each calls a thread that is there to lead
+        self.bells: list[Callable[[], None]] = []  # each wakes a thread that can lead
         self._lock = threading.Lock()
         self._open = 0
         self._abandoned: deque[Channel] = deque()  # filled without the lock, by destructors
@@ -117,13 +117,13 @@ class Scheduler:
         self._tell(channels)
 
     def abandon(self, channel: Channel) -> None:
-        """Close a stream that nobody refers to. Takes no lock: it may run inside any other call."""
+        """Close a stream that has no references left. Takes no lock: it may run inside any other call."""
         self._abandoned.append(channel)
         for bell in self.bells[-1:]:
             bell()
 
     def collect(self, channel: Channel) -> list[Event]:
-        """Events that nobody has taken yet."""
+        """Events that were not collected yet."""
         with self._lock:
             return self._collect(channel)
 
@@ -187,7 +187,7 @@ class Scheduler:
                     leader = self._leading = self._has_work()
                 if leader:
                     self._unlocked_round()
-                else:  # somebody else leads, or only more text can help
+                else:  # another thread leads, or there is nothing to do without more text
                     self._sleep(channels, eager)
         finally:
             if leader:
@@ -232,7 +232,7 @@ class Scheduler:
     # With the lock held
 
     def _pass_on(self) -> None:
-        """Find a thread to lead if nobody does and there is something to do."""
+        """Wake a thread to lead if none does and there is something to do."""
         if self._leading or not self._has_work():
             return
         if self.bells:
@@ -252,7 +252,7 @@ class Scheduler:
             self._close(self._abandoned.popleft(), leader)
 
     def _close(self, channel: Channel, leader: bool = False) -> None:
-        """End a stream; its slot is given back now or, while somebody else leads, soon."""
+        """End a stream; its slot is given back now or, while another thread leads, in its next round."""
         if channel.closed:
             return
         channel.closed, channel.busy = True, False

@@ -82,7 +82,7 @@ class Stream(Handle):
             self._scheduler.release(mine)
 
     def __iter__(self) -> Iterator[Event]:
-        """Events as they come, until the stream has been finished or closed."""
+        """Events as they happen, until the stream has been finished or closed."""
         while events := self._scheduler.wait_for_events(self._channel):
             yield from events
 
