@@ -43,7 +43,7 @@ def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
 MODELS = {name: build(name) for name in NAMES}
 
 
-def feed_randomly(
+def trickle(
     name: str,
     sources: list[list[int]],
     dials: list[float],
@@ -96,7 +96,7 @@ def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
     model, system = MODELS[name]
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
     dials = [dial_near(system, k) for k in draws]
-    records = feed_randomly(name, sources, dials, slots=7, seed=1)
+    records = trickle(name, sources, dials, slots=7, seed=1)
     expected = uncached_decodes(model, system, sources, dials)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
@@ -119,7 +119,7 @@ def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[i
     """A hundred sentences per system, thirty at a time, against decoding without caches."""
     model, system = build(name, vocabulary=600)
     dials = [dial_near(system, 1.0 + i % 5) for i in range(len(real_sentences))]
-    records = feed_randomly(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
+    records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
     expected = uncached_decodes(model, system, real_sentences, dials)
     for (tokens, path), record in zip(expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
@@ -131,15 +131,15 @@ def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[i
 def test_other_streams_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
     sources = sentences(8, seed=seed % 50)
     dials = [dial_near(MODELS[name][1], 1.0 + (seed + i) % 4) for i in range(len(sources))]
-    together = feed_randomly(name, sources, dials, slots, seed)
-    alone = [feed_randomly(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
+    together = trickle(name, sources, dials, slots, seed)
+    alone = [trickle(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
     for a, b in zip(together, alone, strict=True):
         assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
         assert [e.info for e in a.writes] == pytest.approx([e.info for e in b.writes], abs=1e-6)
 
 
 def test_running_totals_are_sums_of_infos() -> None:
-    record = feed_randomly("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
+    record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
     events = sorted([*record.reads, *record.writes], key=lambda e: (e.read, e.written))
     for event in events:
         reads = sum(e.info for e in record.reads[: event.read])

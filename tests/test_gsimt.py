@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.conftest import tiny_config
 from tests.oracle import batch_of, uncached_decodes
 from tests.test_decoder import restless, sentences
-from tests.test_engine import feed_randomly
+from tests.test_engine import trickle
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
@@ -390,9 +390,7 @@ def test_streams_in_random_batches(undecided_model) -> None:
     system = build_system("gsimt")
     sources = sentences(24, seed=5)
     dials = [random.Random(i).choice([0.2, 0.5, 0.6, 0.9]) for i in range(len(sources))]
-    records = feed_randomly(
-        "gsimt", sources, dials, slots=7, seed=1, made=(undecided_model, system)
-    )
+    records = trickle("gsimt", sources, dials, slots=7, seed=1, made=(undecided_model, system))
     early = 0
     expected = uncached_decodes(undecided_model, system, sources, dials)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
