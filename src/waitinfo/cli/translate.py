@@ -1,4 +1,4 @@
-"""`waitinfo translate`: lines of a file in batches, standard input live, or words at a given rate."""
+"""`waitinfo translate`: a file in batches, standard input live, or words at a given rate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(request: Request) -> None:
         raise unknown("--show", request.show, VIEWS)
     if request.pace and not SLOWEST <= request.pace < math.inf:
         raise WaitinfoError(
-            f"--pace {request.pace:g}: must be 0, or at least {SLOWEST:g} words per second and finite"
+            f"--pace {request.pace:g}: must be 0, or finite and at least {SLOWEST:g}"
         )
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))

@@ -2,11 +2,11 @@
 
 Streams hand in text and take out events; everything else happens in rounds. One thread at a time
 leads: it takes in the text that has arrived, advances the engine, and publishes the events. A
-thread that waits for its stream leads if no other thread does, and otherwise sleeps until its stream is
-served: the rounds serve all streams together, so no stream waits for the backlog of another.
+thread that waits for its stream leads if no other thread does, and otherwise sleeps until its
+stream is served. The rounds serve all streams together, so no stream waits for another's backlog.
 
 The lock is held only to hand things over, never while the model computes, so that an event loop may
-call everything here but `serve` and `lead`.
+call everything here except `serve`, `wait_for_events` and `lead`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Scheduler:
         self._tell(channels)
 
     def abandon(self, channel: Channel) -> None:
-        """Close a stream that has no references left. Takes no lock: it may run inside any other call."""
+        """Close an unreferenced stream. Takes no lock: it may run inside any other call."""
         self._abandoned.append(channel)
         for bell in self.bells[-1:]:
             bell()
@@ -252,7 +252,7 @@ class Scheduler:
             self._close(self._abandoned.popleft(), leader)
 
     def _close(self, channel: Channel, leader: bool = False) -> None:
-        """End a stream; its slot is given back now or, while another thread leads, in its next round."""
+        """End a stream; its slot is given back now, or by the thread that leads."""
         if channel.closed:
             return
         channel.closed, channel.busy = True, False
