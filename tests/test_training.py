@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import toy_pairs, write_pairs
+from tests.training_runs import command, metrics, values
 from waitinfo.errors import WaitinfoError
 from waitinfo.folder import load_model
 from waitinfo.systems import SYSTEMS
@@ -24,37 +25,6 @@ from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.validation import Validation
-
-SETTINGS = {
-    "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
-    "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
-    "device": "cpu",
-}  # fmt: skip
-
-
-def values(corpus: Path, **training: object) -> dict:
-    return {
-        "data": str(corpus),
-        "size": "tiny",
-        "system": {"name": "wait-info", "whole_source_updates": 10},
-        "model": {"width": 32, "ffn": 32, "dropout": 0.2},
-        "training": {**SETTINGS, **training},
-    }
-
-
-def command(out: Path, config: dict | None = None, *more: str) -> list[str]:
-    """The command line for these settings."""
-    arguments = ["-m", "waitinfo", "train", "--out", str(out), *more]
-    if config:
-        arguments += ["--data", config["data"], "--size", config["size"]]
-        arguments += ["--system", config["system"]["name"], "--set"]
-        for section in ("system", "model", "training"):
-            arguments += [f"{section}.{k}={v}" for k, v in config[section].items() if k != "name"]
-    return arguments
-
-
-def metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def assert_same_tensors(a: Path, b: Path) -> None:

@@ -134,6 +134,12 @@ def train(
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile the model first; pays in long runs.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, … [default: a GPU if there is one].")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads [default: as many as the model can use].")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Train a system on a corpus.
@@ -167,6 +173,8 @@ def train(
                 ("max_minutes", max_minutes),
                 ("pause_minutes", pause_minutes),
                 ("compile", compile_ or None),
+                ("device", device),
+                ("threads", threads),
             )
             if value is not None
         }

@@ -46,7 +46,7 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
-    maximum: float = math.inf
+    maximum: float = 100_000.0
     whole: bool = True  # only whole numbers make sense
     help: str = ""
 
@@ -55,8 +55,6 @@ class Dial:
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
             limits = f"from {self.minimum:g} to {self.maximum:g}"
-            if self.maximum == math.inf:
-                limits = f"of at least {self.minimum:g}"
             raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)
 

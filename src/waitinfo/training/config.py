@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,25 @@ CHOICES = {
     "precision": ("auto", "float32", "bfloat16"),
     "weights_dtype": ("float32", "float16", "bfloat16", "int8"),
 }
+
+# Which numbers a setting may have: its names, the test, and the rule in words.
+LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "updates batch_tokens accumulate lr validate_every log_every checkpoint_every "
+        "keep_checkpoints average_last",
+        lambda value: 0 < value < math.inf,
+        "above 0",
+    ),
+    (
+        "seed max_minutes pause_minutes warmup clip threads part_mib weight_decay epsilon "
+        "validate_sentences checkpoint_minutes",
+        lambda value: 0 <= value < math.inf,
+        "0 or more",
+    ),
+    ("cooldown label_smoothing ema_decay", lambda value: 0 <= value <= 1, "in [0, 1]"),
+    ("beta1 beta2", lambda value: 0 <= value < 1, "in [0, 1)"),
+    ("threads", lambda value: value <= 1024, "at most 1024"),
+)
 
 # What may differ when a run is resumed; anything else would make it another run.
 FLEXIBLE = {
@@ -74,20 +94,24 @@ class TrainingConfig:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"training.{name}", getattr(self, name), allowed)
-        positive = ("updates", "batch_tokens", "accumulate", "lr", "validate_every", "log_every",
-                    "checkpoint_every", "keep_checkpoints", "average_last")  # fmt: skip
-        for name in positive:
-            if not 0 < getattr(self, name) < math.inf:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be above 0")
-        not_negative = ("seed", "max_minutes", "pause_minutes", "warmup", "clip", "threads",
-                        "part_mib", "weight_decay", "validate_sentences",
-                        "checkpoint_minutes")  # fmt: skip
-        for name in not_negative:
-            if not 0 <= getattr(self, name) < math.inf:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be 0 or more")
-        for name in ("cooldown", "label_smoothing", "ema_decay", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be in [0, 1]")
+        for names, fits, rule in LIMITS:
+            for name in names.split():
+                value = getattr(self, name)
+                if not fits(value):
+                    raise WaitinfoError(f"training.{name} {value}: must be {rule}")
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    given = values.get(name)
+    if not isinstance(given, dict | None):
+        raise WaitinfoError(f"{name} '{given}': is a section; set {name}.KEY")
+    return given or {}
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str | Path):
+        raise WaitinfoError(f"setting {name}: '{value}' is not a valid str")
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -108,23 +132,20 @@ class RunConfig:
                 raise unknown("section or setting", key, known)
         if "data" not in values:
             raise WaitinfoError("no corpus was given; use --data with a folder made by prepare")
-        for section in ("system", "model", "training"):
-            given = values.get(section)
-            if not isinstance(given, dict | None) and not (section == "system" and given):
-                raise WaitinfoError(f"{section} '{given}': is a section; set {section}.KEY")
-        given = values.get("system") or {}
-        system = {"name": given} if isinstance(given, str) else dict(given)
+        given = values.get("system")
+        system = {"name": given} if isinstance(given, str) else _section(values, "system")
         if "name" not in system:
             raise WaitinfoError("no system was given; use --system, as in --system wait-info")
-        size = values.get("size", "base")
+        size = _text("size", values.get("size", "base"))
         if size not in SIZES:
             raise unknown("size", size, SIZES)
+        options = {key: value for key, value in system.items() if key != "name"}
         return cls(
-            data=Path(values["data"]),
-            system=build_system(system.pop("name"), system),
+            data=Path(_text("data", values["data"])),
+            system=build_system(_text("system.name", system["name"]), options),
             size=size,
-            model=dict(values.get("model") or {}),
-            training=from_mapping(TrainingConfig, values.get("training") or {}, "training"),
+            model=dict(_section(values, "model")),
+            training=from_mapping(TrainingConfig, _section(values, "training"), "training"),
         )
 
     def model_config(self, corpus: Corpus) -> ModelConfig:

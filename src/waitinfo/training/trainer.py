@@ -28,7 +28,7 @@ from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
-from waitinfo.training.run import begin_run, merge, recorded_run, sole_user, stop_politely
+from waitinfo.training.run import begin_run, full_settings, stop_politely
 from waitinfo.training.schedule import Clock, learning_rate
 from waitinfo.training.updates import Updater
 from waitinfo.training.validation import Validator
@@ -232,7 +232,7 @@ class Trainer:
             self.system,
             self.corpus.vocabulary,
             self.config.weights_dtype,
-            int(self.config.part_mib * 2**20) or None,
+            int(min(self.config.part_mib, 2**40) * 2**20) or None,
         )
 
     # Checkpoints
@@ -335,34 +335,37 @@ def train(
     recipe: Path | None = None,
 ) -> dict[str, Any]:
     """Train as `waitinfo train` does; `values` are the settings as given."""
-    recorded = recorded_run(out) if resume else None
-    settings = merge(recorded["given"] if recorded else {}, values)
-    device = str((settings.get("training") or {}).get("device", "auto"))
-    with join_world(device) as world:
+    settings, _ = full_settings(values, out, resume)
+    with join_world(RunConfig.from_values(settings).training.device) as world:
         display = (display or LineDisplay()) if world.leads else SilentDisplay()
-        run, corpus = begin_run(values, out, resume, recipe, world)
-        if run.training.threads:
-            torch.set_num_threads(run.training.threads)
-        trainer = Trainer(run, corpus, out, world, display)
-        if resume:
-            checkpoint, complaints = load_newest(out / "checkpoints")
-            for complaint in complaints:
-                display.note(f"passed over a checkpoint: {complaint}")
-            if checkpoint:
-                trainer.restore(checkpoint)
-                display.note(f"resuming after update {checkpoint.update:,}")
-            else:
-                trainer.start_over()
-                display.note("no checkpoint yet: starting over")
-        display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
-        try:
-            with stop_politely(trainer.interrupt), sole_user(out, world):
-                summary = trainer.train()
+        with begin_run(values, out, resume, recipe, world) as (run, corpus):
+            if run.training.threads:
+                torch.set_num_threads(run.training.threads)
+            trainer = Trainer(run, corpus, out, world, display)
+            if resume:
+                _resume(trainer)
+            display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
+            try:
+                with stop_politely(trainer.interrupt):
+                    summary = trainer.train()
                 if not summary["paused"]:
                     display.note(_farewell(out, summary))
                 return summary
-        finally:
-            display.close()
+            finally:
+                display.close()
+
+
+def _resume(trainer: Trainer) -> None:
+    """Continue from the newest good checkpoint, or from the beginning if there is none yet."""
+    checkpoint, complaints = load_newest(trainer.out / "checkpoints")
+    for complaint in complaints:
+        trainer.display.note(f"passed over a checkpoint: {complaint}")
+    if checkpoint:
+        trainer.restore(checkpoint)
+        trainer.display.note(f"resuming after update {checkpoint.update:,}")
+    else:
+        trainer.start_over()
+        trainer.display.note("no checkpoint yet: starting over")
 
 
 def _farewell(out: Path, summary: dict[str, Any]) -> str:

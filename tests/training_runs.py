@@ -1,0 +1,37 @@
+"""Small training runs: their settings, their command lines, and what they recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SETTINGS = {
+    "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
+    "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
+    "device": "cpu",
+}  # fmt: skip
+
+
+def values(corpus: Path, **training: object) -> dict:
+    return {
+        "data": str(corpus),
+        "size": "tiny",
+        "system": {"name": "wait-info", "whole_source_updates": 10},
+        "model": {"width": 32, "ffn": 32, "dropout": 0.2},
+        "training": {**SETTINGS, **training},
+    }
+
+
+def command(out: Path, config: dict | None = None, *more: str) -> list[str]:
+    """The command line for these settings."""
+    arguments = ["-m", "waitinfo", "train", "--out", str(out), *more]
+    if config:
+        arguments += ["--data", config["data"], "--size", config["size"]]
+        arguments += ["--system", config["system"]["name"], "--set"]
+        for section in ("system", "model", "training"):
+            arguments += [f"{section}.{k}={v}" for k, v in config[section].items() if k != "name"]
+    return arguments
+
+
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
