@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 SETTINGS = {
     "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
     "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
@@ -35,3 +38,10 @@ def command(out: Path, config: dict | None = None, *more: str) -> list[str]:
 
 def metrics(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_tensors(a: Path, b: Path) -> None:
+    left, right = load_file(a), load_file(b)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name

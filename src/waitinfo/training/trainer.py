@@ -23,17 +23,25 @@ from waitinfo.systems import check_dial
 from waitinfo.text.batches import BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
-from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
+from waitinfo.training.checkpoint import (
+    Checkpoint,
+    discard_newer,
+    load_newest,
+    save_checkpoint,
+)
 from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
 from waitinfo.training.distributed import World, join_world
+from waitinfo.training.finite import Skips, all_finite
 from waitinfo.training.run import begin_run, full_settings, stop_politely
 from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.tally import Tally
 from waitinfo.training.updates import Updater
 from waitinfo.training.validation import Validator
 
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
+MOST_SKIPPED = 20  # updates in a row without a finite gradient before a run gives up
 
 
 class Trainer:
@@ -67,9 +75,10 @@ class Trainer:
         self.update = 0  # updates done
         self.best: float | None = None
         self.interrupted = False
-        self.validated_at = -1
-        self._saved_at = time.monotonic()
-        self._reset_tally()
+        self.validated_at = self.snapshot_at = self.saved_at = -1  # updates
+        self._saved_time = time.monotonic()
+        self._due: set[str] = set()  # what to save after the next update that is not skipped
+        self.tally = Tally()
 
     def _use_kernels(self) -> None:
         """Train with fused kernels where there are any, and no compiler makes its own."""
@@ -84,11 +93,12 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run to the end (or to a pause); returns a summary."""
         with self.batches() as stream:
-            self._last_log = time.monotonic()
+            self.tally.clear()
             self._loop(stream)
         paused = self._progress() < 1
         self._finish(paused)
-        return {"updates": self.update, "best": self.best, "paused": paused}
+        skipped = self.updater.guard.counts().total
+        return {"updates": self.update, "best": self.best, "skipped": skipped, "paused": paused}
 
     def batches(self) -> BatchStream:
         """The updates from here on."""
@@ -125,13 +135,12 @@ class Trainer:
         """One update; `progress` of the run decides the learning rate."""
         self.model.train()
         self.lr = learning_rate(self.config, self.update, progress)
-        for name, value in self.updater.run(item, self.update, self.lr).items():
-            self.tally[name] = self.tally.get(name, 0.0) + value
+        losses = self.updater.run(item, self.update, self.lr)
+        used = self.updater.guard.used(sum(batch.tokens for _, batch in item.batches))
+        self.tally.add(losses, used, item.tokens)
         self.average.step(self.update)
         self.update += 1
         self.clock.updated()
-        self.tally_tokens += item.tokens
-        self.tally_updates += 1
 
     # Between updates
 
@@ -139,53 +148,62 @@ class Trainer:
         config = self.config
         if self.update % config.log_every == 0 or self.update == 1:
             self._log(item.epoch)
-        scheduled = self.update % config.checkpoint_every == 0
-        if scheduled:
-            self.average.snapshot(self.update)
         # A timed run must know early how long its end will take.
         unmeasured = bool(self.clock.limit) and not self.clock.measured
         early = unmeasured and self._progress() >= MEASURE_AT
+        if self.update % config.checkpoint_every == 0:
+            self._due |= {"snapshot", "checkpoint"}
+        elif early or self._overdue():
+            self._due.add("checkpoint")
+        validate = self.update % config.validate_every == 0 or early
+        if validate or self._due:
+            self._validate_and_save(validate)
+
+    def _validate_and_save(self, validate: bool) -> None:
+        """What is due, but nothing is saved while updates are skipped: they may have diverged."""
+        settled = self._check_finite()
+        if settled and "snapshot" in self._due:
+            self._snapshot()
         # What a checkpoint says of the best model must include this update's validation.
-        if self.update % config.validate_every == 0 or early:
+        if validate:
             self._validate()
-        if scheduled or early or self._overdue():
+        if settled and "checkpoint" in self._due:
             self._checkpoint()
+        if settled:
+            self._due.clear()
 
     def _overdue(self) -> bool:
         """Whether more time than the user would want to lose has passed since a checkpoint."""
         minutes = self.config.checkpoint_minutes
         if not minutes or self.update % self.config.log_every:
             return False
-        return bool(self.world.agree(float(time.monotonic() - self._saved_at > 60 * minutes)))
-
-    def _reset_tally(self) -> None:
-        self.tally: dict[str, Any] = {}
-        self.tally_tokens = self.tally_updates = 0
-        self._last_log = time.monotonic()
+        return bool(self.world.agree(float(time.monotonic() - self._saved_time > 60 * minutes)))
 
     def _log(self, epoch: float) -> None:
-        names = sorted(self.tally)
-        sums = torch.stack([torch.as_tensor(self.tally[name]).double() for name in names])
-        values = self.world.total(sums.to(self.device)).tolist()
-        means = {n: v / self.tally_tokens for n, v in zip(names, values, strict=True)}
+        skips = self.updater.guard.counts()
+        self._check_skips(skips)
+        means = self.tally.means(self.world)
+        if means is None:
+            return  # no loss to show yet
         if not math.isfinite(means["loss"]):
-            self._diverged(means["loss"])
-        seconds = time.monotonic() - self._last_log
+            raise self._diverged(f"the loss is {means['loss']} at update {self.update}")
+        seconds = time.monotonic() - self.tally.began
         record = {
             "update": self.update,
             "epoch": round(epoch, 4),
             **{name: round(value, 6) for name, value in means.items()},
-            "tokens_per_second": round(self.tally_tokens / max(seconds, 1e-9), 1),
+            "tokens_per_second": round(self.tally.tokens / max(seconds, 1e-9), 1),
             "lr": self.lr,
+            "skipped": skips.total,
             "minutes": round(self.clock.spent / 60, 4),
             "minutes_left": self._minutes_left(seconds),
         }
         self.metrics.add(record)
         self.display.progress(record)
-        self._reset_tally()
+        self.tally.clear()
 
     def _minutes_left(self, seconds: float) -> float:
-        by_updates = (self.config.updates - self.update) * seconds / self.tally_updates / 60
+        by_updates = (self.config.updates - self.update) * seconds / self.tally.updates / 60
         if not self.clock.limit:
             return by_updates
         return min(by_updates, max(0.0, self.clock.limit - self.clock.spent) / 60)
@@ -193,9 +211,14 @@ class Trainer:
     def _validate(self) -> None:
         """Validate the averaged weights; keep them if they are the best so far."""
         began = time.monotonic()
+        found = None
         if self.world.leads:
             self.averaged.load_weights(self.average.weights())
             found = self.validator(self.averaged)
+        loss = self.world.agree(found.loss if found else 0.0)
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss} in validation at update {self.update}")
+        if found:
             bleu = found.bleu if self.config.best_by == "bleu" else None
             score = -found.loss if bleu is None else bleu
             # Among equals the later: at first all score nothing.
@@ -222,13 +245,16 @@ class Trainer:
 
     def _took(self, what: str, seconds: float) -> None:
         self.clock.took(what, seconds)
-        self._last_log += seconds  # the display's speed is that of training alone
+        self.tally.began += seconds  # the display's speed is that of training alone
 
     def _save_averaged(self, name: str) -> None:
+        weights = self.averaged.weights()
+        if not all_finite(weights.values(), self.device):
+            raise self._diverged(f"the averaged weights are not finite at update {self.update}")
         save_model(
             self.out / name,
             self.averaged,
-            self.averaged.weights(),
+            weights,
             self.system,
             self.corpus.vocabulary,
             self.config.weights_dtype,
@@ -237,38 +263,60 @@ class Trainer:
 
     # Checkpoints
 
+    def _snapshot(self) -> None:
+        self.average.snapshot(self.update)
+        self.snapshot_at = self.update
+
     def _checkpoint(self) -> None:
         began = time.monotonic()
-        self._check_finite()
         if self.world.leads:
             state = {
                 "spent": self.clock.spent,
                 "best": self.best,
                 "durations": self.clock.durations,
-            }
-            tensors = {
-                "weights": self.model.weights(),
-                "optimizer": self._optimizer_tensors(),
-                "average": self.average.state(),
+                "skipped": self.updater.guard.counts().total,
             }
             save_checkpoint(
-                self.out / "checkpoints", self.update, state, tensors, self.config.keep_checkpoints
+                self.out / "checkpoints",
+                self.update,
+                state,
+                self._tensors(),
+                self.config.keep_checkpoints,
             )
             self.average.prune()
         self.world.wait()
-        self._saved_at = time.monotonic()
-        self._took("checkpoint", self._saved_at - began)
+        self.saved_at = self.update
+        self._saved_time = time.monotonic()
+        self._took("checkpoint", self._saved_time - began)
 
-    def _check_finite(self) -> None:
-        """Never let a checkpoint of broken weights replace a good one."""
-        if "loss" in self.tally and not math.isfinite(float(self.tally["loss"])):
-            self._diverged(float(self.tally["loss"]))
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Everything that an update changes."""
+        return {
+            "weights": self.model.weights(),
+            "optimizer": self._optimizer_tensors(),
+            "average": self.average.state(),
+        }
 
-    def _diverged(self, loss: float) -> None:
-        raise WaitinfoError(
-            f"the loss is {loss} at update {self.update}; lower training.lr or raise "
-            "training.warmup, and resume"
-        )
+    def _check_finite(self) -> bool:
+        """Raise if the run has diverged in any process; False if the latest update was skipped."""
+        skips = self.updater.guard.counts()
+        self._check_skips(skips)
+        tensors = [t for group in self._tensors().values() for t in group.values()]
+        broken = torch.tensor(float(not all_finite(tensors, self.device)), device=self.device)
+        if self.world.total(broken):
+            raise self._diverged(f"the weights are not finite at update {self.update}")
+        return skips.in_a_row == 0
+
+    def _check_skips(self, skips: Skips) -> None:
+        if skips.in_a_row >= MOST_SKIPPED:
+            raise self._diverged(
+                f"the loss is not finite at update {self.update}, nor was it in the "
+                f"{skips.in_a_row - 1} updates before"
+            )
+
+    @staticmethod
+    def _diverged(what: str) -> WaitinfoError:
+        return WaitinfoError(f"{what}; lower training.lr or raise training.warmup, and resume")
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         return {
@@ -287,11 +335,15 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.average.load(checkpoint.tensors["average"], checkpoint.update)
-        self.update = checkpoint.update
+        self.updater.guard.restore(checkpoint.state.get("skipped", 0))
+        self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
         self.clock = Clock(self.config, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
         self.metrics.rewind(self.update)
+        self.world.wait()  # every process has read what it needs
+        if self.world.leads:
+            discard_newer(self.out / "checkpoints", self.update)
 
     def start_over(self) -> None:
         """Resume a run that was stopped before its first checkpoint."""
@@ -299,22 +351,26 @@ class Trainer:
         self.average.load(self.average.state(), 0)
 
     def _finish(self, paused: bool) -> None:
-        off_schedule = bool(self.update % self.config.checkpoint_every)
+        settled = self._check_finite()
         if paused:
-            if off_schedule:
-                self._checkpoint()
-            self.display.note(f"stopped after update {self.update:,}; continue with --resume")
+            self._pause(settled)
             return
-        if off_schedule:
-            self.average.snapshot(self.update)
-        self._check_finite()
+        if self.snapshot_at != self.update:
+            self._snapshot()
         if self.world.leads:
             self.averaged.load_weights(self.average.weights())
             self._save_averaged("last")
         if self.validated_at != self.update:
             self._validate()
-        if off_schedule:
+        if self.saved_at != self.update:
             self._checkpoint()
+
+    def _pause(self, settled: bool) -> None:
+        if not settled:
+            self.display.note("not saved, because the latest update had no finite gradient")
+        elif self.saved_at != self.update:
+            self._checkpoint()
+        self.display.note(f"stopped after update {self.update:,}; continue with --resume")
 
 
 def fit_token_info(model: Transformer, corpus: Corpus) -> None:
@@ -370,8 +426,9 @@ def _resume(trainer: Trainer) -> None:
 
 def _farewell(out: Path, summary: dict[str, Any]) -> str:
     model = "best" if (out / "best").exists() else "last"
+    skipped = f" ({summary['skipped']:,} skipped)" if summary["skipped"] else ""
     return (
-        f"finished after update {summary['updates']:,}; the model is {out / model}: "
+        f"finished after update {summary['updates']:,}{skipped}; the model is {out / model}: "
         f"waitinfo translate --model {out} …"
     )
 
