@@ -15,14 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.training_runs import assert_same_tensors, metrics, values
+from tests.training_runs import assert_same_tensors, metrics, new_trainer, values
 from waitinfo.errors import WaitinfoError
-from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import sha256
 from waitinfo.training import train
-from waitinfo.training.config import RunConfig
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.distributed import join_world
 from waitinfo.training.trainer import MOST_SKIPPED, Trainer
 from waitinfo.training.updates import Objective
 
@@ -59,12 +56,6 @@ def finite_files(run: Path) -> bool:
     return all(bool(t.isfinite().all()) for file in files for t in load_file(file).values())
 
 
-def new_trainer(corpus: Path, out: Path, device: str, **training: object) -> Trainer:
-    run = RunConfig.from_values(values(corpus, device=device, **training))
-    with join_world(device) as world:
-        return Trainer(run, Corpus(corpus), out, world, SilentDisplay())
-
-
 def state(trainer: Trainer) -> dict[str, torch.Tensor]:
     optimizer = trainer._optimizer_tensors()
     return {n: t.detach().clone() for n, t in (trainer.model.weights() | optimizer).items()}
@@ -82,9 +73,8 @@ def test_a_skipped_update_is_as_if_it_had_not_been(
 ) -> None:
     """Every second batch is bad: the same in the end as training on the good ones alone."""
     poison(monkeypatch, {1}, by)
-    one, other = (
-        new_trainer(toy_corpus, tmp_path, device, clip=clip, graphs=False) for _ in range(2)
-    )
+    config = values(toy_corpus, device=device, clip=clip, graphs=False)
+    one, other = (new_trainer(config, tmp_path) for _ in range(2))
     with one.batches() as stream:
         items = [next(stream) for _ in range(24)]
     for number, item in enumerate(items):
@@ -106,7 +96,7 @@ def test_a_skipped_update_is_as_if_it_had_not_been(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_recorded_updates_skip_too(toy_corpus: Path, tmp_path: Path) -> None:
     """A weight is made NaN for an update that is replayed, and is put right afterwards."""
-    trainer = new_trainer(toy_corpus, tmp_path, "cuda", precision="float32")
+    trainer = new_trainer(values(toy_corpus, device="cuda", precision="float32"), tmp_path)
     with trainer.batches() as stream:
         item = next(stream)
     for _ in range(4):

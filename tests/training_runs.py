@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+from waitinfo.text.corpus import Corpus
+from waitinfo.training.config import RunConfig
+from waitinfo.training.display import LineDisplay, SilentDisplay
+from waitinfo.training.distributed import join_world
+from waitinfo.training.trainer import Trainer
 
 SETTINGS = {
     "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
@@ -45,3 +53,28 @@ def assert_same_tensors(a: Path, b: Path) -> None:
     assert left.keys() == right.keys()
     for name in left:
         assert torch.equal(left[name], right[name]), name
+
+
+class FakeTime:
+    """A clock that tests set."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def passes(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def new_trainer(
+    config: dict,
+    out: Path,
+    display: LineDisplay | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> Trainer:
+    """A trainer with settings as given, without the run's files."""
+    run = RunConfig.from_values(config)
+    with join_world(run.training.device) as world:
+        return Trainer(run, Corpus(run.data), out, world, display or SilentDisplay(), now)

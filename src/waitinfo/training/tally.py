@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor
 
@@ -13,13 +11,13 @@ from waitinfo.training.distributed import World
 class Tally:
     """What was computed since the last line; skipped updates count for speed alone."""
 
-    def __init__(self) -> None:
-        self.clear()
+    def __init__(self, now: float) -> None:
+        self.clear(now)
 
-    def clear(self) -> None:
+    def clear(self, now: float) -> None:
         self.sums: dict[str, Tensor] = {}
         self.tokens = self.updates = 0  # of all processes
-        self.began = time.monotonic()
+        self.began = now  # seconds
 
     def add(self, losses: dict[str, Tensor], used: Tensor, tokens: int) -> None:
         """An update's losses, the tokens they are sums over, and the tokens of all processes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDispl
 from waitinfo.training.distributed import World, join_world
 from waitinfo.training.finite import Skips, all_finite
 from waitinfo.training.run import begin_run, full_settings, stop_politely
-from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.schedule import Clock, learning_rate, next_progress
 from waitinfo.training.tally import Tally
 from waitinfo.training.updates import Updater
 from waitinfo.training.validation import Validator
@@ -48,7 +49,13 @@ class Trainer:
     """One call of a run."""
 
     def __init__(
-        self, run: RunConfig, corpus: Corpus, out: Path, world: World, display: Display
+        self,
+        run: RunConfig,
+        corpus: Corpus,
+        out: Path,
+        world: World,
+        display: Display,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.config, self.corpus, self.out = run, run.training, corpus, out
         self.world, self.display = world, display
@@ -71,14 +78,15 @@ class Trainer:
             self.config.validate_sentences,
         )
         self.metrics = Metrics(out / "metrics.jsonl", world.leads)
-        self.clock = Clock(self.config)
+        self.clock, self.now = Clock(self.config, now=now), now
         self.update = 0  # updates done
+        self.progress = 0.0  # share of the run that is done
         self.best: float | None = None
         self.interrupted = False
         self.validated_at = self.snapshot_at = self.saved_at = -1  # updates
-        self._saved_time = time.monotonic()
+        self._saved_time = now()
         self._due: set[str] = set()  # what to save after the next update that is not skipped
-        self.tally = Tally()
+        self.tally = Tally(now())
 
     def _use_kernels(self) -> None:
         """Train with fused kernels where there are any, and no compiler makes its own."""
@@ -93,9 +101,9 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run to the end (or to a pause); returns a summary."""
         with self.batches() as stream:
-            self.tally.clear()
+            self.tally.clear(self.now())
             self._loop(stream)
-        paused = self._progress() < 1
+        paused = self.progress < 1
         self._finish(paused)
         skipped = self.updater.guard.counts().total
         return {"updates": self.update, "best": self.best, "skipped": skipped, "paused": paused}
@@ -110,10 +118,10 @@ class Trainer:
 
     def _loop(self, stream: BatchStream) -> None:
         for item in stream:
-            progress = self._progress()
-            if progress >= 1 or self._should_stop():
+            self.progress = self._next_progress()
+            if self.progress >= 1 or self._should_stop():
                 return
-            self.step(item, progress)
+            self.step(item, self.progress)
             self._after_update(item)
 
     def interrupt(self, *_: object) -> None:
@@ -123,9 +131,12 @@ class Trainer:
         self.interrupted = True
         self.display.note("stopping after this update; once more to stop at once")
 
-    def _progress(self) -> float:
+    def _next_progress(self) -> float:
         by_updates = self.update / self.config.updates
-        return max(by_updates, self.world.agree(self.clock.progress) if self.clock.limit else 0.0)
+        if not self.clock.limit:
+            return by_updates
+        timed = self.world.agree(self.clock.progress)
+        return max(by_updates, next_progress(self.config, self.progress, timed, self.update))
 
     def _should_stop(self) -> bool:
         """Whether to end this call; all processes must end after the same update."""
@@ -150,7 +161,7 @@ class Trainer:
             self._log(item.epoch)
         # A timed run must know early how long its end will take.
         unmeasured = bool(self.clock.limit) and not self.clock.measured
-        early = unmeasured and self._progress() >= MEASURE_AT
+        early = unmeasured and self.progress >= MEASURE_AT
         if self.update % config.checkpoint_every == 0:
             self._due |= {"snapshot", "checkpoint"}
         elif early or self._overdue():
@@ -177,7 +188,7 @@ class Trainer:
         minutes = self.config.checkpoint_minutes
         if not minutes or self.update % self.config.log_every:
             return False
-        return bool(self.world.agree(float(time.monotonic() - self._saved_time > 60 * minutes)))
+        return bool(self.world.agree(float(self.now() - self._saved_time > 60 * minutes)))
 
     def _log(self, epoch: float) -> None:
         skips = self.updater.guard.counts()
@@ -187,7 +198,7 @@ class Trainer:
             return  # no loss to show yet
         if not math.isfinite(means["loss"]):
             raise self._diverged(f"the loss is {means['loss']} at update {self.update}")
-        seconds = time.monotonic() - self.tally.began
+        seconds = self.now() - self.tally.began
         record = {
             "update": self.update,
             "epoch": round(epoch, 4),
@@ -200,7 +211,7 @@ class Trainer:
         }
         self.metrics.add(record)
         self.display.progress(record)
-        self.tally.clear()
+        self.tally.clear(self.now())
 
     def _minutes_left(self, seconds: float) -> float:
         by_updates = (self.config.updates - self.update) * seconds / self.tally.updates / 60
@@ -210,7 +221,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Validate the averaged weights; keep them if they are the best so far."""
-        began = time.monotonic()
+        began = self.now()
         found = None
         if self.world.leads:
             self.averaged.load_weights(self.average.weights())
@@ -241,7 +252,7 @@ class Trainer:
                 self.display.note(f"no BLEU: {self.validator.missing}")
         self.validated_at = self.update
         self.world.wait()
-        self._took("validation", time.monotonic() - began)
+        self._took("validation", self.now() - began)
 
     def _took(self, what: str, seconds: float) -> None:
         self.clock.took(what, seconds)
@@ -268,10 +279,11 @@ class Trainer:
         self.snapshot_at = self.update
 
     def _checkpoint(self) -> None:
-        began = time.monotonic()
+        began = self.now()
         if self.world.leads:
             state = {
                 "spent": self.clock.spent,
+                "progress": self.progress,
                 "best": self.best,
                 "durations": self.clock.durations,
                 "skipped": self.updater.guard.counts().total,
@@ -286,7 +298,7 @@ class Trainer:
             self.average.prune()
         self.world.wait()
         self.saved_at = self.update
-        self._saved_time = time.monotonic()
+        self._saved_time = self.now()
         self._took("checkpoint", self._saved_time - began)
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -338,8 +350,11 @@ class Trainer:
         self.updater.guard.restore(checkpoint.state.get("skipped", 0))
         self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.clock = Clock(self.config, checkpoint.state["spent"])
+        self.clock = Clock(self.config, checkpoint.state["spent"], self.now)
         self.clock.durations.update(checkpoint.state["durations"])
+        # A run that was given more time goes back to before its cool-down.
+        progress = min(checkpoint.state.get("progress", 0.0), self.clock.progress)
+        self.progress = self.world.agree(progress)
         self.metrics.rewind(self.update)
         self.world.wait()  # every process has read what it needs
         if self.world.leads:
