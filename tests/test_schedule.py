@@ -46,7 +46,7 @@ def test_a_timed_run_too_short_for_its_warm_up_learns_all_the_same() -> None:
 
 def test_clock_leaves_time_to_end() -> None:
     time = FakeTime(100.0)
-    clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), spent=30.0, now=time)
+    clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), time, spent=30.0)
     assert clock.reserve == pytest.approx(12.0), "a guess before anything is known"
     time.passes(2.0)
     clock.updated()  # an update of two seconds
@@ -64,14 +64,14 @@ def test_clock_leaves_time_to_end() -> None:
 
 
 def test_an_end_that_takes_long_leaves_half_of_the_time() -> None:
-    clock = Clock(TrainingConfig(max_minutes=2), now=FakeTime())
+    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
     clock.took("validation", 1.0)
     clock.took("checkpoint", 300.0)
     assert clock.reserve == 60.0
 
 
 def test_clock_forgets_a_slow_checkpoint() -> None:
-    clock = Clock(TrainingConfig(max_minutes=2), now=FakeTime())
+    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
     for seconds, expected in ((1.0, 1.0), (9.0, 9.0), (1.0, 5.0), (1.0, 3.0), (4.0, 4.0)):
         clock.took("checkpoint", seconds)
         assert clock.durations["checkpoint"] == pytest.approx(expected)

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_runs import FakeTime, metrics, new_trainer, values
+from tests.training_runs import FakeTime, idle_trainer, metrics, new_trainer, values
 from waitinfo.training import trainer as trainer_module
 from waitinfo.training.trainer import Trainer
-from waitinfo.training.validation import Validator
-
-UPDATE = 0.1  # seconds
 
 
 class TimedRun:
@@ -23,30 +20,19 @@ class TimedRun:
     ) -> None:  # fmt: skip
         """`saves` maps a checkpoint's number, from 0, to its seconds; others take 0.2."""
         self.time, self.out = FakeTime(), out
-        step, save, validate = Trainer.step, trainer_module.save_checkpoint, Validator.__call__
-        numbers = iter(range(10**6))
-
-        def slow_step(*given: object) -> None:
-            step(*given)
-            self.time.passes(UPDATE)
+        save, numbers = trainer_module.save_checkpoint, iter(range(10**6))
 
         def slow_save(*given: object) -> None:
             save(*given)
             self.time.passes(saves.get(next(numbers), 0.2))
 
-        def slow_validate(*given: object) -> object:
-            self.time.passes(0.5)
-            return validate(*given)
-
-        patch.setattr(Trainer, "step", slow_step)
         patch.setattr(trainer_module, "save_checkpoint", slow_save)
-        patch.setattr(Validator, "__call__", slow_validate)
         config = values(
             corpus, updates=10**6, validate_every=10**6, checkpoint_every=60, log_every=1,
-            validate_sentences=0, **training,
+            **training,
         )  # fmt: skip
         out.mkdir()
-        self.trainer = new_trainer(config, out, now=self.time)
+        self.trainer = idle_trainer(config, out, self.time, update=0.1, validation=0.5)
 
     def rates(self) -> list[float]:
         return [record["lr"] for record in metrics(self.out) if "lr" in record]
@@ -77,7 +63,7 @@ def test_a_slow_checkpoint_does_not_cost_the_cool_down(
     falling = rates[rates.index(max(rates)) :]
     assert falling == sorted(falling, reverse=True)
     # No later than the time allows, but for the slow checkpoint, a few updates, and the end.
-    assert run.time() < max(15.0, 6.0 + seconds) + 25 * UPDATE + 2.0
+    assert run.time() < max(15.0, 6.0 + seconds) + 25 * 0.1 + 2.0
 
 
 def test_more_time_takes_a_finished_run_on(
@@ -87,7 +73,7 @@ def test_more_time_takes_a_finished_run_on(
     run.trainer.train()
     assert run.trainer.progress == 1
     config = values(toy_corpus, updates=10**6, log_every=1, max_minutes=0.2)
-    again = new_trainer(config, tmp_path / "run", now=run.time)
+    again = idle_trainer(config, tmp_path / "run", run.time, update=0.1, validation=0.5)
     trainer_module._resume(again)
     assert again.update == run.trainer.update and 0.3 < again.progress < 0.8
     again.train()

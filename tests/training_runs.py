@@ -15,6 +15,7 @@ from waitinfo.training.config import RunConfig
 from waitinfo.training.display import LineDisplay, SilentDisplay
 from waitinfo.training.distributed import join_world
 from waitinfo.training.trainer import Trainer
+from waitinfo.training.validation import Validation
 
 SETTINGS = {
     "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
@@ -73,8 +74,34 @@ def new_trainer(
     out: Path,
     display: LineDisplay | None = None,
     now: Callable[[], float] = time.monotonic,
+    chosen: dict | None = None,
 ) -> Trainer:
-    """A trainer with settings as given, without the run's files."""
-    run = RunConfig.from_values(config)
+    """A trainer with settings as given, and others as chosen, without the run's files."""
+    run = RunConfig.from_values(config, chosen)
     with join_world(run.training.device) as world:
         return Trainer(run, Corpus(run.data), out, world, display or SilentDisplay(), now)
+
+
+def idle_trainer(
+    config: dict,
+    out: Path,
+    clock: FakeTime,
+    update: float,
+    validation: float,
+    chosen: dict | None = None,
+) -> Trainer:
+    """A trainer that computes nothing; its updates and validations take so many seconds."""
+    trainer = new_trainer(config, out, now=clock, chosen=chosen)
+
+    def run(*given: object) -> dict[str, torch.Tensor]:
+        clock.passes(update)
+        return {"loss": torch.ones(())}
+
+    def validate(model: object) -> Validation:
+        clock.passes(validation)
+        return Validation(1.0, None, 1.0)
+
+    trainer.updater.run = run  # type: ignore[method-assign]
+    trainer.validator = validate  # type: ignore[assignment]
+    validate.missing = None  # type: ignore[attr-defined]
+    return trainer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,28 @@ def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
     return given or {}
 
 
+def _system(values: dict[str, Any]) -> dict[str, Any]:
+    """The system's name and options; the name alone may stand for the section."""
+    given = values.get("system")
+    return {"name": given} if isinstance(given, str) else _section(values, "system")
+
+
+def _settled(chosen: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Chosen settings that none given since has replaced."""
+    given = given_names(values)
+    return {
+        name: value
+        for section, names in given.items()
+        for name, value in chosen.get(section, {}).items()
+        if name not in names
+    }
+
+
+def given_names(values: dict[str, Any]) -> dict[str, set[str]]:
+    """Which settings of training and system were given."""
+    return {"training": set(_section(values, "training")), "system": set(_system(values))}
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str | Path):
         raise WaitinfoError(f"setting {name}: '{value}' is not a valid str")
@@ -123,29 +145,35 @@ class RunConfig:
     size: str
     model: dict[str, Any]  # fields that differ from the size's and the system's
     training: TrainingConfig
+    chosen: dict[str, Any] = field(default_factory=dict)  # settings that were not given, by name
+    expected_updates: int = 0  # of a timed run, if the lengths of its stages follow from them
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> RunConfig:
+    def from_values(cls, values: dict[str, Any], chosen: dict[str, Any] | None = None) -> RunConfig:
+        """From settings as given, and from those chosen for the rest (`choose_settings`)."""
+        chosen = chosen or {}
         known = ("data", "size", "system", "model", "training")
         for key in values:
             if key not in known:
                 raise unknown("section or setting", key, known)
         if "data" not in values:
             raise WaitinfoError("no corpus was given; use --data with a folder made by prepare")
-        given = values.get("system")
-        system = {"name": given} if isinstance(given, str) else _section(values, "system")
+        system = _system(values)
         if "name" not in system:
             raise WaitinfoError("no system was given; use --system, as in --system wait-info")
         size = _text("size", values.get("size", "base"))
         if size not in SIZES:
             raise unknown("size", size, SIZES)
-        options = {key: value for key, value in system.items() if key != "name"}
+        options = chosen.get("system", {}) | {k: v for k, v in system.items() if k != "name"}
+        training = chosen.get("training", {}) | _section(values, "training")
         return cls(
             data=Path(_text("data", values["data"])),
             system=build_system(_text("system.name", system["name"]), options),
             size=size,
             model=dict(_section(values, "model")),
-            training=from_mapping(TrainingConfig, _section(values, "training"), "training"),
+            training=from_mapping(TrainingConfig, training, "training"),
+            chosen=_settled(chosen, values),
+            expected_updates=chosen.get("expected_updates", 0),
         )
 
     def model_config(self, corpus: Corpus) -> ModelConfig:

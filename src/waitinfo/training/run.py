@@ -21,8 +21,10 @@ import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
-from waitinfo.training.config import RunConfig, check_same_run
+from waitinfo.training.config import RunConfig, check_same_run, given_names
+from waitinfo.training.defaults import choose_settings
 from waitinfo.training.distributed import World
+from waitinfo.training.measuring import observe
 
 RUN = "run.json"
 LOCK = ".lock"
@@ -40,8 +42,11 @@ def begin_run(
     run = RunConfig.from_values(values)
     check_dial(run.system, run.training.validate_k)
     corpus = Corpus(run.data)
+    chosen = recorded.get("chosen", {}) if recorded else fit_settings(values, run, corpus, world)
+    run = RunConfig.from_values(values, chosen)
     record = {
         "given": _without_pause(values),
+        "chosen": chosen,
         "resolved": run.resolved(corpus),
         "corpus": corpus.manifest,
         "processes": world.size,
@@ -57,6 +62,18 @@ def begin_run(
             _write(out, record, corpus, recipe)
         world.wait()
         yield run, corpus
+
+
+def fit_settings(
+    values: dict[str, Any], run: RunConfig, corpus: Corpus, world: World
+) -> dict[str, Any]:
+    """Settings that fit the corpus, the machine and the time, for those that were not given."""
+    names = given_names(values)
+    open_names = {"batch_tokens", "warmup", "validate_every", "log_every"} - names["training"]
+    open_stages = set(run.system.stages) - names["system"]
+    timed = bool(run.training.max_minutes and (open_names or open_stages))
+    seen = observe(run, corpus, world, timed, free="threads" not in names["training"])
+    return choose_settings(run, names, seen)
 
 
 def full_settings(

@@ -11,6 +11,7 @@ from waitinfo.training.config import TrainingConfig
 TIMED_COOLDOWN = 0.25
 TIMED_WARMUP = 0.1
 COOLDOWN_STEPS = 25  # a cool-down takes this many updates, or a fifth of those before it
+VALIDATION_SHARE = 0.1  # of a timed run's time, where the user did not say how often to validate
 MOST_RESERVED = 0.5  # share of a timed run that may be kept for its end
 
 
@@ -64,17 +65,20 @@ class Clock:
     def __init__(
         self,
         config: TrainingConfig,
-        spent: float = 0.0,
         now: Callable[[], float] = time.monotonic,
+        started: float | None = None,
+        spent: float = 0.0,
     ) -> None:
+        """`spent` counts the seconds of earlier calls; this one began when `now` was `started`."""
         self.limit = config.max_minutes * 60
         self.pause = config.pause_minutes * 60
         self.spent_before = spent
         self.now = now
-        self.started = now()
+        self.started = now() if started is None else started
         # What the end of a run takes, learned from how long the like took before.
         self.durations: dict[str, float] = {}
-        self._last_update = self.started
+        self.totals: dict[str, float] = {}  # in this call
+        self._last_update = now()
         self._update = 0.0
 
     @property
@@ -90,7 +94,13 @@ class Clock:
     def took(self, what: str, seconds: float) -> None:
         """Learn how long a validation or a checkpoint takes."""
         self.durations[what] = _estimate(self.durations.get(what, 0.0), seconds)
+        self.totals[what] = self.totals.get(what, 0.0) + seconds
         self._last_update = self.now()
+
+    def affords(self, what: str) -> bool:
+        """Whether one more of the like keeps within its share of the time so far."""
+        planned = self.totals.get(what, 0.0) + self.durations.get(what, 0.0)
+        return planned <= VALIDATION_SHARE * self.here
 
     def updated(self) -> None:
         """Learn how long an update takes."""

@@ -24,6 +24,7 @@ from waitinfo.systems import check_dial
 from waitinfo.text.batches import BatchStream, Share, UpdateBatches
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
+from waitinfo.training.building import build_model
 from waitinfo.training.checkpoint import (
     Checkpoint,
     discard_newer,
@@ -56,14 +57,14 @@ class Trainer:
         world: World,
         display: Display,
         now: Callable[[], float] = time.monotonic,
+        started: float | None = None,
     ) -> None:
+        """`now` is the clock, and `started` the time on it from which the run counts."""
         self.run, self.config, self.corpus, self.out = run, run.training, corpus, out
         self.world, self.display = world, display
         self.system = run.system
         self.device = world.device
-        torch.manual_seed(self.config.seed)
-        self.model = Transformer(run.model_config(corpus)).to(self.device)
-        fit_token_info(self.model, corpus)
+        self.model = build_model(run, corpus, self.device)
         if self.config.compile:
             compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
@@ -78,7 +79,8 @@ class Trainer:
             self.config.validate_sentences,
         )
         self.metrics = Metrics(out / "metrics.jsonl", world.leads)
-        self.clock, self.now = Clock(self.config, now=now), now
+        self.now, self.started = now, now() if started is None else started
+        self.clock = Clock(self.config, now, self.started)
         self.update = 0  # updates done
         self.progress = 0.0  # share of the run that is done
         self.best: float | None = None
@@ -146,12 +148,16 @@ class Trainer:
         """One update; `progress` of the run decides the learning rate."""
         self.model.train()
         self.lr = learning_rate(self.config, self.update, progress)
-        losses = self.updater.run(item, self.update, self.lr)
+        losses = self.updater.run(item, self._position(), self.lr)
         used = self.updater.guard.used(sum(batch.tokens for _, batch in item.batches))
         self.tally.add(losses, used, item.tokens)
         self.average.step(self.update)
         self.update += 1
         self.clock.updated()
+
+    def _position(self) -> int:
+        """The update that decides about stages; a later one if time goes by faster than updates."""
+        return max(self.update, int(self.progress * self.run.expected_updates))
 
     # Between updates
 
@@ -166,7 +172,7 @@ class Trainer:
             self._due |= {"snapshot", "checkpoint"}
         elif early or self._overdue():
             self._due.add("checkpoint")
-        validate = self.update % config.validate_every == 0 or early
+        validate = (self.update % config.validate_every == 0 and self._affordable()) or early
         if validate or self._due:
             self._validate_and_save(validate)
 
@@ -182,6 +188,12 @@ class Trainer:
             self._checkpoint()
         if settled:
             self._due.clear()
+
+    def _affordable(self) -> bool:
+        """Whether a validation fits a timed run, unless the user said how often to validate."""
+        if not self.clock.limit or "validate_every" not in self.run.chosen:
+            return True
+        return bool(self.world.agree(float(self.clock.affords("validation"))))
 
     def _overdue(self) -> bool:
         """Whether more time than the user would want to lose has passed since a checkpoint."""
@@ -350,7 +362,7 @@ class Trainer:
         self.updater.guard.restore(checkpoint.state.get("skipped", 0))
         self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.clock = Clock(self.config, checkpoint.state["spent"], self.now)
+        self.clock = Clock(self.config, self.now, self.started, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
         # A run that was given more time goes back to before its cool-down.
         progress = min(checkpoint.state.get("progress", 0.0), self.clock.progress)
@@ -388,16 +400,6 @@ class Trainer:
         self.display.note(f"stopped after update {self.update:,}; continue with --resume")
 
 
-def fit_token_info(model: Transformer, corpus: Corpus) -> None:
-    """Give heuristic info its statistics: totals of both sides equal, and 1 on average."""
-    entry = corpus.manifest["splits"]["train"]
-    mean_length = (entry["source_tokens"] + entry["target_tokens"]) / 2
-    for info, side in ((model.source_info, "source"), (model.target_info, "target")):
-        if info is not None:
-            counts = torch.from_numpy(corpus.token_counts(side)).to(model.device)
-            info.fit(counts, mean_length / max(1, entry[f"{side}_tokens"]))
-
-
 def train(
     values: dict[str, Any],
     out: Path,
@@ -406,13 +408,14 @@ def train(
     recipe: Path | None = None,
 ) -> dict[str, Any]:
     """Train as `waitinfo train` does; `values` are the settings as given."""
+    started = time.monotonic()
     settings, _ = full_settings(values, out, resume)
     with join_world(RunConfig.from_values(settings).training.device) as world:
         display = (display or LineDisplay()) if world.leads else SilentDisplay()
         with begin_run(values, out, resume, recipe, world) as (run, corpus):
             if run.training.threads:
                 torch.set_num_threads(run.training.threads)
-            trainer = Trainer(run, corpus, out, world, display)
+            trainer = Trainer(run, corpus, out, world, display, started=started)
             if resume:
                 _resume(trainer)
             display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
@@ -451,9 +454,11 @@ def _farewell(out: Path, summary: dict[str, Any]) -> str:
 def _facts(trainer: Trainer) -> list[str]:
     corpus, config = trainer.corpus.manifest, trainer.config
     tokens = config.batch_tokens * config.accumulate * trainer.world.size
+    chosen = ", ".join(f"{name} {value:g}" for name, value in trainer.run.chosen.items())
     return [
         f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
         f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
         f"{trainer.model.parameter_count():,} parameters on {trainer.device}, "
         f"{tokens:,} tokens an update",
+        *([f"chosen to fit: {chosen}"] if chosen else []),
     ]
