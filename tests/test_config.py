@@ -103,9 +103,18 @@ def test_models_that_cannot_serve_a_system(
         RunConfig.from_values(values).model_config(Corpus(toy_corpus))
 
 
-@pytest.mark.parametrize("k", [float("inf"), float("nan"), 0, 1.5, 1e30])
-def test_dials_that_make_no_sense(k: float) -> None:
-    with pytest.raises(WaitinfoError, match="must be a whole number from 1 to 100000"):
+@pytest.mark.parametrize(
+    ("k", "limits"),
+    [
+        (float("nan"), "of at least 1"),
+        (0, "of at least 1"),
+        (1.5, "of at least 1"),
+        (float("inf"), "from 1 to 100000"),
+        (1e30, "from 1 to 100000"),
+    ],
+)
+def test_dials_that_make_no_sense(k: float, limits: str) -> None:
+    with pytest.raises(WaitinfoError, match=f"must be a whole number {limits}"):
         check_dial(build_system("wait-k"), k)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.training_runs import FakeTime, idle_trainer, metrics, new_trainer, values
 from waitinfo.training import trainer as trainer_module
+from waitinfo.training.start import resume_from_checkpoint
 from waitinfo.training.trainer import Trainer
 
 
@@ -74,7 +75,7 @@ def test_more_time_takes_a_finished_run_on(
     assert run.trainer.progress == 1
     config = values(toy_corpus, updates=10**6, log_every=1, max_minutes=0.2)
     again = idle_trainer(config, tmp_path / "run", run.time, update=0.1, validation=0.5)
-    trainer_module._resume(again)
+    resume_from_checkpoint(again)
     assert again.update == run.trainer.update and 0.3 < again.progress < 0.8
     again.train()
     assert again.progress == 1 and 10 < run.time() <= 12.1
@@ -89,5 +90,5 @@ def test_resuming_within_the_cool_down_goes_on_with_it(
     stopped = run.trainer.progress
     monkeypatch.undo()
     again = new_trainer(values(toy_corpus, max_minutes=0.25), tmp_path / "run", now=run.time)
-    trainer_module._resume(again)
+    resume_from_checkpoint(again)
     assert again.progress == pytest.approx(stopped, abs=0.05)

@@ -36,6 +36,7 @@ from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.text.batches import Batch
 from waitinfo.text.tokenizer import PAD
 
+LONGEST = 100_000.0  # tokens that anything can lag behind
 INFO_TOTALS = ("mean", "source", "target")
 
 
@@ -46,7 +47,7 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
-    maximum: float = 100_000.0
+    maximum: float = LONGEST
     whole: bool = True  # only whole numbers make sense
     help: str = ""
 
@@ -55,6 +56,8 @@ class Dial:
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
             limits = f"from {self.minimum:g} to {self.maximum:g}"
+            if self.maximum == LONGEST and not value > LONGEST:
+                limits = f"of at least {self.minimum:g}"
             raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)
 
