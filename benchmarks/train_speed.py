@@ -174,7 +174,7 @@ def breakdown(made: Trainer, updates: int) -> dict[str, float]:
                 "data": ready,
                 "forward": clock(device, forward),
                 "backward": clock(device, found["loss"].backward),
-                "optimizer": clock(device, made.updater.apply),
+                "optimizer": clock(device, lambda: made.updater.apply({})),
                 "average": clock(device, lambda: made.average.step(10)),
             }
             if number >= 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -40,6 +41,20 @@ def test_text_is_converted_to_the_type_of_the_field() -> None:
         ({"max_minutes": -5}, "training.max_minutes -5.0: must be 0 or more"),
         ({"lr": "nan"}, "training.lr nan: must be above 0"),
         ({"seed": -1}, "must be 0 or more"),
+        ({"updates": math.inf}, "setting training.updates: 'inf' is not a valid int"),
+        ({"updates": math.nan}, "setting training.updates: 'nan' is not a valid int"),
+        ({"updates": 10**400}, "is not a valid int"),
+        ({"seed": 2**63}, f"setting training.seed: '{2**63}' is not a valid int"),
+        ({"lr": 10**400}, "is not a valid float"),
+        ({"device": [1, 2]}, r"setting training.device: '\[1, 2\]' is not a valid str"),
+        ({"device": {"a": 1}}, "setting training.device: '{'a': 1}' is not a valid str"),
+        ({"device": True}, "setting training.device: 'True' is not a valid str"),
+        ({"kernels": "perhaps"}, "setting training.kernels: 'perhaps' is not a valid bool"),
+        ({"kernels": 1}, "setting training.kernels: '1' is not a valid bool"),
+        ({"validate_k": [3]}, r"setting training.validate_k: '\[3\]' is not a valid float or None"),
+        ({"epsilon": -1}, "training.epsilon -1.0: must be 0 or more"),
+        ({"beta2": 1}, r"training.beta2 1.0: must be in \[0, 1\)"),
+        ({"threads": 10**12}, "training.threads 1000000000000: must be at most 1024"),
     ],
 )
 def test_bad_settings_are_named(values: dict, message: str) -> None:
@@ -61,6 +76,10 @@ def test_bad_settings_are_named(values: dict, message: str) -> None:
         ({"data": "x", "system": {"name": "full"}, "size": "huge"}, "unknown size 'huge'"),
         ({"data": "x", "system": {"name": "full"}, "model": 3}, "model '3': is a section"),
         ({"dtaa": "x"}, "unknown section or setting 'dtaa'"),
+        ({"data": ["x"], "system": "full"}, r"setting data: '\['x'\]' is not a valid str"),
+        ({"data": "x", "system": "full", "size": ["tiny"]}, "setting size: .* not a valid str"),
+        ({"data": "x", "system": ["full"]}, r"system '\['full'\]': is a section"),
+        ({"data": "x", "system": {"name": 3}}, "setting system.name: '3' is not a valid str"),
     ],
 )
 def test_bad_runs_are_named(values: dict, message: str) -> None:
@@ -84,10 +103,26 @@ def test_incompatible_models_are_rejected(
         RunConfig.from_values(values).model_config(Corpus(toy_corpus))
 
 
-@pytest.mark.parametrize("k", [float("inf"), float("nan"), 0, 1.5])
-def test_bad_dials(k: float) -> None:
-    with pytest.raises(WaitinfoError, match="must be a whole number of at least 1"):
+@pytest.mark.parametrize(
+    ("k", "limits"),
+    [
+        (float("nan"), "of at least 1"),
+        (0, "of at least 1"),
+        (1.5, "of at least 1"),
+        (float("inf"), "from 1 to 100000"),
+        (1e30, "from 1 to 100000"),
+    ],
+)
+def test_bad_dials(k: float, limits: str) -> None:
+    with pytest.raises(WaitinfoError, match=f"must be a whole number {limits}"):
         check_dial(build_system("wait-k"), k)
+
+
+def test_every_dial_has_an_upper_limit() -> None:
+    for system in map(build_system, SYSTEMS):
+        if system.dial:
+            with pytest.raises(WaitinfoError, match=f"{system.dial.name} must be a"):
+                check_dial(system, 1e30)
 
 
 def test_settings_without_equals() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from waitinfo.training import schedule
+from tests.training_runs import FakeTime
 from waitinfo.training.config import TrainingConfig
-from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.schedule import Clock, learning_rate, next_progress
 
 
 def test_inverse_square_root_is_the_textbooks() -> None:
@@ -42,21 +44,81 @@ def test_a_timed_run_too_short_for_its_warm_up_learns_all_the_same() -> None:
     assert learning_rate(config, 20, 0.2) == pytest.approx(1.0)
 
 
-def test_clock_leaves_time_to_end(monkeypatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(schedule.time, "monotonic", lambda: now[0])
-    clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), spent=30.0)
+def test_clock_leaves_time_to_end() -> None:
+    time = FakeTime(100.0)
+    clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), time, spent=30.0)
     assert clock.reserve == pytest.approx(12.0), "a guess before anything is known"
-    now[0] += 2.0
+    time.passes(2.0)
     clock.updated()  # an update of two seconds
     clock.took("validation", 5.0)
     assert not clock.measured
     clock.took("checkpoint", 2.5)
     assert clock.measured
     assert clock.reserve == pytest.approx(1.2 * (5.0 + 2 * 2.5) + 2.0 + 0.5)
-    now[0] += 58.0
+    time.passes(58.0)
     assert clock.spent == pytest.approx(90.0)
     assert clock.progress == pytest.approx(90 / 105.5)
     assert clock.paused
-    now[0] += 15.5
+    time.passes(15.5)
     assert clock.progress == 1.0
+
+
+def test_an_end_that_takes_long_leaves_half_of_the_time() -> None:
+    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
+    clock.took("validation", 1.0)
+    clock.took("checkpoint", 300.0)
+    assert clock.reserve == 60.0
+
+
+def test_clock_forgets_a_slow_checkpoint() -> None:
+    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
+    for seconds, expected in ((1.0, 1.0), (9.0, 9.0), (1.0, 5.0), (1.0, 3.0), (4.0, 4.0)):
+        clock.took("checkpoint", seconds)
+        assert clock.durations["checkpoint"] == pytest.approx(expected)
+
+
+def run_by_the_clock(config: TrainingConfig, passes: Callable[[int], float]) -> list[float]:
+    """Learning rates of a run in which update i ends at share passes(i) of its time."""
+    rates: list[float] = []
+    progress = next_progress(config, 0.0, 0.0, 0)
+    while progress < 1:
+        rates.append(learning_rate(config, len(rates), progress))
+        progress = next_progress(config, progress, passes(len(rates)), len(rates))
+    return rates
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse-sqrt", "cosine"])
+def test_a_steady_run_follows_the_clock(schedule: str) -> None:
+    config = TrainingConfig(max_minutes=1, warmup=10, schedule=schedule)
+    rates = run_by_the_clock(config, lambda update: update / 400)
+    assert rates == [learning_rate(config, i, i / 400) for i in range(400)]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse-sqrt", "cosine"])
+@pytest.mark.parametrize("at", [60, 150, 300, 390])
+def test_a_slow_checkpoint_shortens_the_cool_down_but_does_not_end_it(
+    schedule: str, at: int
+) -> None:
+    """After update `at` all the time is gone, or more; the rate goes down all the same."""
+    config = TrainingConfig(max_minutes=1, warmup=10, schedule=schedule, lr=1.0)
+    rates = run_by_the_clock(config, lambda update: update / 400 + 2.0 * (update >= at))
+    steps = min(25, at // 5)
+    assert rates[20:] == sorted(rates[20:], reverse=True)
+    assert rates[-1] <= 1 / steps
+    assert at < len(rates) <= at + 25
+    if schedule == "constant":
+        drops = [before - after for before, after in pairwise(rates[20:])]
+        assert max(drops) <= 1 / (steps + 1) + 1e-9
+
+
+def test_even_a_run_of_a_few_slow_updates_cools_down() -> None:
+    config = TrainingConfig(max_minutes=1, schedule="constant", lr=1.0, warmup=1)
+    rates = run_by_the_clock(config, lambda update: update * 0.45)  # 27 seconds an update
+    assert rates == pytest.approx([1.0, 1.0, 0.5])
+    rates = run_by_the_clock(config, lambda update: update * 2.0)
+    assert rates == pytest.approx([1.0, 0.5]), "two minutes an update"
+
+
+def test_progress_never_goes_back() -> None:
+    config = TrainingConfig(max_minutes=1)
+    assert next_progress(config, 0.9, 0.4, 100) == 0.9

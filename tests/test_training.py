@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.conftest import toy_pairs, write_pairs
+from tests.training_runs import assert_same_tensors, command, metrics, values
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.saving import load_model
 from waitinfo.systems import SYSTEMS
@@ -24,44 +24,6 @@ from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.validation import Validation
-
-SETTINGS = {
-    "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
-    "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
-    "device": "cpu",
-}  # fmt: skip
-
-
-def values(corpus: Path, **training: object) -> dict:
-    return {
-        "data": str(corpus),
-        "size": "tiny",
-        "system": {"name": "wait-info", "whole_source_updates": 10},
-        "model": {"width": 32, "ffn": 32, "dropout": 0.2},
-        "training": {**SETTINGS, **training},
-    }
-
-
-def command(out: Path, config: dict | None = None, *more: str) -> list[str]:
-    """The command line for these settings."""
-    arguments = ["-m", "waitinfo", "train", "--out", str(out), *more]
-    if config:
-        arguments += ["--data", config["data"], "--size", config["size"]]
-        arguments += ["--system", config["system"]["name"], "--set"]
-        for section in ("system", "model", "training"):
-            arguments += [f"{section}.{k}={v}" for k, v in config[section].items() if k != "name"]
-    return arguments
-
-
-def metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def assert_same_tensors(a: Path, b: Path) -> None:
-    left, right = load_file(a), load_file(b)
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
 
 
 @pytest.mark.parametrize("average", ["ema", "last"])
@@ -169,13 +131,6 @@ def test_resuming_before_the_first_checkpoint(toy_corpus: Path, tmp_path: Path) 
     assert updates == list(range(1, 9))
 
 
-def test_broken_weights_never_reach_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
-    config = values(toy_corpus, lr=1e9, warmup=1, clip=0, log_every=1000, checkpoint_every=10)
-    with pytest.raises(WaitinfoError, match="the loss is"):
-        train(config, tmp_path / "run", display=SilentDisplay())
-    assert not list((tmp_path / "run").glob("checkpoints/0*"))
-
-
 def test_the_run_folder_is_complete(toy_corpus: Path, tmp_path: Path) -> None:
     config = values(toy_corpus, part_mib=0.02)
     train(config, tmp_path / "run", display=SilentDisplay())
@@ -193,18 +148,6 @@ def test_the_run_folder_is_complete(toy_corpus: Path, tmp_path: Path) -> None:
     first, last = (r["loss"] for r in (records[0], [r for r in records if "loss" in r][-1]))
     assert last < first
     assert load_model(tmp_path / "run").folder.name == "best"
-
-
-def test_a_timed_run_ends_in_time_with_its_rate_at_nothing(
-    toy_corpus: Path, tmp_path: Path
-) -> None:
-    config = values(toy_corpus, updates=10**6, max_minutes=0.15, log_every=1, validate_every=10**6)
-    began = time.monotonic()
-    train(config, tmp_path / "run", display=SilentDisplay())
-    assert time.monotonic() - began < 0.15 * 60 + 3  # and what it takes to load the corpus
-    rates = [record["lr"] for record in metrics(tmp_path / "run") if "lr" in record]
-    assert rates[-1] < 0.05 * max(rates)
-    assert (tmp_path / "run" / "last" / "model.safetensors").exists()
 
 
 def test_pausing_and_resuming(toy_corpus: Path, tmp_path: Path) -> None:
@@ -233,12 +176,6 @@ def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monke
     # Longer is allowed.
     train({"training": {"updates": 8}}, tmp_path / "run", resume=True, display=SilentDisplay())
     assert metrics(tmp_path / "run")[-1]["update"] == 8
-
-
-def test_divergence_is_said(toy_corpus: Path, tmp_path: Path) -> None:
-    config = values(toy_corpus, lr=1e9, warmup=1, clip=0)
-    with pytest.raises(WaitinfoError, match="the loss is nan"):
-        train(config, tmp_path / "run", display=SilentDisplay())
 
 
 @pytest.mark.parametrize("kind", ["frequency", "norm"])

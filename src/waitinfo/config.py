@@ -9,13 +9,15 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from waitinfo.errors import WaitinfoError, unknown
 
 T = TypeVar("T")
+
+LARGEST_INT = 2**53  # the largest number that a float holds exactly; tensors hold it too
 
 
 def from_mapping(kind: type[T], values: Mapping[str, Any], section: str) -> T:
@@ -35,21 +37,42 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
-        if option is bool and isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if option is bool or isinstance(value, bool):
-            if option is bool and isinstance(value, bool):
-                return value
+        try:
+            return _CONVERTERS[option](value)
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
-        if option in (int, float, str):
-            try:
-                converted = option(value)
-            except (TypeError, ValueError):
-                continue
-            if option is not int or float(value) == converted:
-                return converted
     wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
     raise WaitinfoError(f"setting {name}: '{value}' is not a valid {wanted}")
+
+
+def _plain(value: Any) -> Any:
+    """A number or text; a list, a table or a date is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    return value
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return {"true": True, "false": False}[value.lower()]
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _int(value: Any) -> int:
+    number = int(_plain(value))
+    if number != float(value) or abs(number) > LARGEST_INT:
+        raise ValueError
+    return number
+
+
+_CONVERTERS: dict[Any, Callable[[Any], Any]] = {
+    bool: _bool,
+    int: _int,
+    float: lambda value: float(_plain(value)),
+    str: lambda value: str(_plain(value)),
+}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

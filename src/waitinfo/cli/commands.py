@@ -159,6 +159,12 @@ def train(
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile the model first; worth it for long runs.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, … [default: a GPU if there is one].")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads [default: as many as the model can use].")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Train a system on a corpus.
@@ -192,6 +198,8 @@ def train(
                 ("max_minutes", max_minutes),
                 ("pause_minutes", pause_minutes),
                 ("compile", compile_ or None),
+                ("device", device),
+                ("threads", threads),
             )
             if value is not None
         }

@@ -35,6 +35,7 @@ from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
 from waitinfo.text.special import PAD
 
+LONGEST = 100_000.0  # tokens that anything can lag behind
 INFO_TOTALS = ("mean", "source", "target")
 
 
@@ -45,7 +46,7 @@ class Dial:
     name: str
     default: float
     minimum: float = 1.0
-    maximum: float = math.inf
+    maximum: float = LONGEST
     whole: bool = True  # accept only whole numbers
     help: str = ""
 
@@ -54,7 +55,7 @@ class Dial:
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
             limits = f"from {self.minimum:g} to {self.maximum:g}"
-            if self.maximum == math.inf:
+            if self.maximum == LONGEST and not value > LONGEST:
                 limits = f"of at least {self.minimum:g}"
             raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
         return float(value)

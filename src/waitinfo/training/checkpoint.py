@@ -20,6 +20,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.tensors import read_tensors, write_tensors
 from waitinfo.storage import recover_folder, swap_folder
 from waitinfo.text.files import sha256
+from waitinfo.training.distributed import CPU
+from waitinfo.training.finite import all_finite
 
 STATE = "state.json"
 
@@ -71,7 +73,7 @@ def _existing(folder: Path) -> list[Path]:
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest intact checkpoint, and a complaint for each damaged one passed over."""
+    """The newest good checkpoint, and a complaint for each one passed over."""
     complaints: list[str] = []
     for path in reversed(_existing(folder)):
         try:
@@ -81,6 +83,13 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     if complaints:
         raise WaitinfoError("no intact checkpoint is left: " + "; ".join(complaints))
     return None, complaints
+
+
+def discard_newer(folder: Path, update: int) -> None:
+    """Remove checkpoints that were passed over, or they would be kept in place of good ones."""
+    for path in _existing(folder):
+        if int(path.name) > update:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _load(path: Path) -> Checkpoint:
@@ -94,4 +103,6 @@ def _load(path: Path) -> Checkpoint:
         if not file.exists() or sha256(file) != expected:
             raise WaitinfoError(f"{file}: damaged (its checksum differs)")
         tensors[file.stem] = read_tensors(file)
+        if not all_finite(tensors[file.stem].values(), CPU):
+            raise WaitinfoError(f"{file}: holds numbers that are not finite")
     return Checkpoint(record["update"], record["state"], tensors)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,25 @@ CHOICES = {
     "precision": ("auto", "float32", "bfloat16"),
     "weights_dtype": ("float32", "float16", "bfloat16", "int8"),
 }
+
+# Which numbers a setting may have: its names, the test, and the rule in words.
+LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "updates batch_tokens accumulate lr validate_every log_every checkpoint_every "
+        "keep_checkpoints average_last",
+        lambda value: 0 < value < math.inf,
+        "above 0",
+    ),
+    (
+        "seed max_minutes pause_minutes warmup clip threads part_mib weight_decay epsilon "
+        "validate_sentences checkpoint_minutes",
+        lambda value: 0 <= value < math.inf,
+        "0 or more",
+    ),
+    ("cooldown label_smoothing ema_decay", lambda value: 0 <= value <= 1, "in [0, 1]"),
+    ("beta1 beta2", lambda value: 0 <= value < 1, "in [0, 1)"),
+    ("threads", lambda value: value <= 1024, "at most 1024"),
+)
 
 # What may differ when a run is resumed; anything else would make it another run.
 FLEXIBLE = {
@@ -75,20 +95,46 @@ class TrainingConfig:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"training.{name}", getattr(self, name), allowed)
-        positive = ("updates", "batch_tokens", "accumulate", "lr", "validate_every", "log_every",
-                    "checkpoint_every", "keep_checkpoints", "average_last")  # fmt: skip
-        for name in positive:
-            if not 0 < getattr(self, name) < math.inf:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be above 0")
-        not_negative = ("seed", "max_minutes", "pause_minutes", "warmup", "clip", "threads",
-                        "part_mib", "weight_decay", "validate_sentences",
-                        "checkpoint_minutes")  # fmt: skip
-        for name in not_negative:
-            if not 0 <= getattr(self, name) < math.inf:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be 0 or more")
-        for name in ("cooldown", "label_smoothing", "ema_decay", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise WaitinfoError(f"training.{name} {getattr(self, name)}: must be in [0, 1]")
+        for names, fits, rule in LIMITS:
+            for name in names.split():
+                value = getattr(self, name)
+                if not fits(value):
+                    raise WaitinfoError(f"training.{name} {value}: must be {rule}")
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    given = values.get(name)
+    if not isinstance(given, dict | None):
+        raise WaitinfoError(f"{name} '{given}': is a section; set {name}.KEY")
+    return given or {}
+
+
+def _system(values: dict[str, Any]) -> dict[str, Any]:
+    """The system's name and options; the name alone may stand for the section."""
+    given = values.get("system")
+    return {"name": given} if isinstance(given, str) else _section(values, "system")
+
+
+def _settled(chosen: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Chosen settings that none given since has replaced."""
+    given = given_names(values)
+    return {
+        name: value
+        for section, names in given.items()
+        for name, value in chosen.get(section, {}).items()
+        if name not in names
+    }
+
+
+def given_names(values: dict[str, Any]) -> dict[str, set[str]]:
+    """Which settings of training and system were given."""
+    return {"training": set(_section(values, "training")), "system": set(_system(values))}
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str | Path):
+        raise WaitinfoError(f"setting {name}: '{value}' is not a valid str")
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -100,32 +146,35 @@ class RunConfig:
     size: str
     model: dict[str, Any]  # fields that differ from the size's and the system's
     training: TrainingConfig
+    chosen: dict[str, Any] = field(default_factory=dict)  # settings that were not given, by name
+    expected_updates: int = 0  # of a timed run, if the lengths of its stages follow from them
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> RunConfig:
+    def from_values(cls, values: dict[str, Any], chosen: dict[str, Any] | None = None) -> RunConfig:
+        """From settings as given, and from those chosen for the rest (`choose_settings`)."""
+        chosen = chosen or {}
         known = ("data", "size", "system", "model", "training")
         for key in values:
             if key not in known:
                 raise unknown("section or setting", key, known)
         if "data" not in values:
             raise WaitinfoError("no corpus was given; use --data with a folder made by prepare")
-        for section in ("system", "model", "training"):
-            given = values.get(section)
-            if not isinstance(given, dict | None) and not (section == "system" and given):
-                raise WaitinfoError(f"{section} '{given}': is a section; set {section}.KEY")
-        given = values.get("system") or {}
-        system = {"name": given} if isinstance(given, str) else dict(given)
+        system = _system(values)
         if "name" not in system:
             raise WaitinfoError("no system was given; use --system, as in --system wait-info")
-        size = values.get("size", "base")
+        size = _text("size", values.get("size", "base"))
         if size not in SIZES:
             raise unknown("size", size, SIZES)
+        options = chosen.get("system", {}) | {k: v for k, v in system.items() if k != "name"}
+        training = chosen.get("training", {}) | _section(values, "training")
         return cls(
-            data=Path(values["data"]),
-            system=build_system(system.pop("name"), system),
+            data=Path(_text("data", values["data"])),
+            system=build_system(_text("system.name", system["name"]), options),
             size=size,
-            model=dict(values.get("model") or {}),
-            training=from_mapping(TrainingConfig, values.get("training") or {}, "training"),
+            model=dict(_section(values, "model")),
+            training=from_mapping(TrainingConfig, training, "training"),
+            chosen=_settled(chosen, values),
+            expected_updates=chosen.get("expected_updates", 0),
         )
 
     def model_config(self, corpus: Corpus) -> ModelConfig:

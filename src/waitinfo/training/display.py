@@ -16,7 +16,7 @@ class Display(Protocol):
     def start(self, title: str, facts: list[str]) -> None: ...
 
     def progress(self, record: Record) -> None:
-        """update, epoch, loss, tokens_per_second, lr, minutes_left."""
+        """update, epoch, loss, tokens_per_second, lr, skipped, minutes_left."""
 
     def validated(self, record: Record) -> None: ...
 
@@ -33,11 +33,16 @@ def format_minutes(minutes: float | None) -> str:
     return f"{hours}:{seconds // 60:02d}:{seconds % 60:02d}"
 
 
+def format_skipped(record: Record) -> str:
+    """How many updates had no finite gradient, if any."""
+    return f"  skipped {record['skipped']:,}" if record.get("skipped") else ""
+
+
 def format_progress(record: Record) -> str:
     return (
         f"update {record['update']:>7,}  epoch {record['epoch']:6.2f}  loss {record['loss']:.3f}  "
         f"{record['tokens_per_second']:>9,.0f} tokens/s  lr {record['lr']:.2e}  "
-        f"left {format_minutes(record['minutes_left'])}"
+        f"left {format_minutes(record['minutes_left'])}{format_skipped(record)}"
     )
 
 
@@ -46,7 +51,7 @@ def format_briefly(record: Record) -> str:
     return (
         f"step {record['update']:,} epoch {record['epoch']:.1f} loss {record['loss']:.2f} "
         f"{record['tokens_per_second'] / 1000:.1f}k tok/s lr {record['lr']:.0e} "
-        f"left {format_minutes(record['minutes_left'])}"
+        f"left {format_minutes(record['minutes_left'])}{format_skipped(record)}"
     )
 
 

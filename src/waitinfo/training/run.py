@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +19,36 @@ import torch
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
+from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
-from waitinfo.training.config import RunConfig, check_same_run
+from waitinfo.training.config import RunConfig, check_same_run, given_names
+from waitinfo.training.defaults import choose_settings
 from waitinfo.training.distributed import ProcessGroup
+from waitinfo.training.measuring import observe
 
 RUN = "run.json"
+LOCK = ".lock"
 
 
+@contextmanager
 def begin_run(
     values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, processes: ProcessGroup
-) -> tuple[RunConfig, Corpus]:
-    """Check the settings against the folder, and record them in a new one."""
-    if out.exists() and not out.is_dir():
-        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
-    recorded = recorded_run(out)
-    if resume and recorded is None:
-        raise WaitinfoError(f"{out}: no run to resume")
-    if not resume and out.exists() and any(out.iterdir()):
-        raise WaitinfoError(f"{out}: already in use; add --resume to continue the run in it")
-    if recorded is not None:
-        values = merge(recorded["given"], values)
+) -> Iterator[tuple[RunConfig, Corpus]]:
+    """Check the settings against the folder, lock it, and record them in it.
+
+    Nothing is written before the settings are known to be good and the lock is held.
+    """
+    values, recorded = full_settings(values, out, resume)
     run = RunConfig.from_values(values)
+    check_dial(run.system, run.training.validate_k)
     corpus = Corpus(run.data)
+    chosen = (
+        recorded.get("chosen", {}) if recorded else fit_settings(values, run, corpus, processes)
+    )
+    run = RunConfig.from_values(values, chosen)
     record = {
         "given": _without_pause(values),
+        "chosen": chosen,
         "resolved": run.resolved(corpus),
         "corpus": corpus.manifest,
         "processes": processes.size,
@@ -51,10 +57,42 @@ def begin_run(
     if recorded is not None:
         check_same_run(recorded, record)
     processes.wait()  # every process has looked before the first one writes
-    if processes.leads:
-        _write(out, record, corpus, recipe)
-    processes.wait()
-    return run, corpus
+    with sole_user(out, processes):
+        if processes.leads:
+            if full_settings({}, out, resume)[1] != recorded:
+                raise WaitinfoError(f"{out}: the run changed just now; try again")
+            _write(out, record, corpus, recipe)
+        processes.wait()
+        yield run, corpus
+
+
+def fit_settings(
+    values: dict[str, Any], run: RunConfig, corpus: Corpus, processes: ProcessGroup
+) -> dict[str, Any]:
+    """Settings that fit the corpus, the machine and the time, for those that were not given."""
+    names = given_names(values)
+    open_names = {"batch_tokens", "warmup", "validate_every", "log_every"} - names["training"]
+    open_stages = set(run.system.milestones) - names["system"]
+    timed = bool(run.training.max_minutes and (open_names or open_stages))
+    seen = observe(run, corpus, processes, timed, free="threads" not in names["training"])
+    return choose_settings(run, names, seen)
+
+
+def full_settings(
+    values: dict[str, Any], out: Path, resume: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The settings of a run, those it was started with included, and its record so far.
+
+    Raises if the folder has no run to resume, or has one that would be lost.
+    """
+    if out.exists() and not out.is_dir():
+        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
+    recorded = recorded_run(out)
+    if resume and recorded is None:
+        raise WaitinfoError(f"{out}: no run to resume")
+    if not resume and out.exists() and any(path.name != LOCK for path in out.iterdir()):
+        raise WaitinfoError(f"{out}: already in use; add --resume to continue the run in it")
+    return merge(recorded["given"] if recorded else {}, values), recorded
 
 
 def _without_pause(values: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +124,6 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | None) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n"
         fresh = out / f".{RUN}.partial"
         fresh.write_text(text, "utf-8")
@@ -100,16 +137,25 @@ def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | Non
 
 @contextmanager
 def sole_user(out: Path, processes: ProcessGroup) -> Iterator[None]:
-    """Refuse a second training in the same folder while one is under way."""
-    if not processes.leads:
+    """Hold the folder's lock, or refuse in every process if another run holds it."""
+    with ExitStack() as stack:
+        locked = processes.leads and _lock(out, stack)
+        if not processes.agree(float(locked)):
+            raise WaitinfoError(f"{out}: another process is training in it")
         yield
-        return
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise WaitinfoError(f"{out}: another process is training in it") from None
-        yield
+
+
+def _lock(out: Path, stack: ExitStack) -> bool:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = stack.enter_context((out / LOCK).open("w"))
+    except OSError as error:
+        raise WaitinfoError(f"{out}: cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +24,45 @@ from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.averaging import build_average
 from waitinfo.training.batches import BatchStream, Share, UpdateBatches
-from waitinfo.training.checkpoint import Checkpoint, load_newest, save_checkpoint
+from waitinfo.training.building import build_model
+from waitinfo.training.checkpoint import (
+    Checkpoint,
+    discard_newer,
+    save_checkpoint,
+)
 from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
-from waitinfo.training.display import Display, LineDisplay, Metrics, SilentDisplay
-from waitinfo.training.distributed import ProcessGroup, join_processes
-from waitinfo.training.run import begin_run, merge, recorded_run, sole_user, stop_politely
-from waitinfo.training.schedule import Clock, learning_rate
+from waitinfo.training.display import Display, Metrics
+from waitinfo.training.distributed import ProcessGroup
+from waitinfo.training.finite import Skips, all_finite
+from waitinfo.training.schedule import Clock, learning_rate, next_progress
+from waitinfo.training.tally import Tally
 from waitinfo.training.updates import Updater
 from waitinfo.training.validation import Validator
 
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
+MOST_SKIPPED = 20  # updates in a row without a finite gradient before a run gives up
 
 
 class Trainer:
     """One call of a run."""
 
     def __init__(
-        self, run: RunConfig, corpus: Corpus, out: Path, processes: ProcessGroup, display: Display
+        self,
+        run: RunConfig,
+        corpus: Corpus,
+        out: Path,
+        processes: ProcessGroup,
+        display: Display,
+        now: Callable[[], float] = time.monotonic,
+        started: float | None = None,
     ) -> None:
+        """`now` is the clock, and `started` the time on it from which the run counts."""
         self.run, self.config, self.corpus, self.out = run, run.training, corpus, out
         self.processes, self.display = processes, display
         self.system = run.system
         self.device = processes.device
-        torch.manual_seed(self.config.seed)
-        self.model = Transformer(run.model_config(corpus)).to(self.device)
-        fit_token_info(self.model, corpus)
+        self.model = build_model(run, corpus, self.device)
         if self.config.compile:
             compile_model(self.model, display.note)
         self.averaged = Transformer(self.model.config).to(self.device)  # holds averages to validate
@@ -63,13 +77,16 @@ class Trainer:
             self.config.validate_sentences,
         )
         self.metrics = Metrics(out / "metrics.jsonl", processes.leads)
-        self.clock = Clock(self.config)
+        self.now, self.started = now, now() if started is None else started
+        self.clock = Clock(self.config, now, self.started)
         self.update = 0  # updates done
+        self.progress = 0.0  # share of the run that is done
         self.best: float | None = None
         self.interrupted = False
-        self.validated_at = -1
-        self._saved_at = time.monotonic()
-        self._reset_tally()
+        self.validated_at = self.snapshot_at = self.saved_at = -1  # updates
+        self._saved_time = now()
+        self._due: set[str] = set()  # what to save after the next update that is not skipped
+        self.tally = Tally(now())
 
     def _use_kernels(self) -> None:
         """Train with fused kernels where there are any, and no compiler makes its own."""
@@ -84,11 +101,12 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run to the end (or to a pause); returns a summary."""
         with self.batches() as stream:
-            self._last_log = time.monotonic()
+            self.tally.clear(self.now())
             self._loop(stream)
-        paused = self._progress() < 1
+        paused = self.progress < 1
         self._finish(paused)
-        return {"updates": self.update, "best": self.best, "paused": paused}
+        skipped = self.updater.guard.counts().total
+        return {"updates": self.update, "best": self.best, "skipped": skipped, "paused": paused}
 
     def batches(self) -> BatchStream:
         """The updates from here on."""
@@ -102,10 +120,10 @@ class Trainer:
 
     def _loop(self, stream: BatchStream) -> None:
         for item in stream:
-            progress = self._progress()
-            if progress >= 1 or self._should_stop():
+            self.progress = self._next_progress()
+            if self.progress >= 1 or self._should_stop():
                 return
-            self.step(item, progress)
+            self.step(item, self.progress)
             self._after_update(item)
 
     def interrupt(self, *_: object) -> None:
@@ -115,11 +133,12 @@ class Trainer:
         self.interrupted = True
         self.display.note("stopping after this update; once more to stop at once")
 
-    def _progress(self) -> float:
+    def _next_progress(self) -> float:
         by_updates = self.update / self.config.updates
-        return max(
-            by_updates, self.processes.agree(self.clock.progress) if self.clock.limit else 0.0
-        )
+        if not self.clock.limit:
+            return by_updates
+        timed = self.processes.agree(self.clock.progress)
+        return max(by_updates, next_progress(self.config, self.progress, timed, self.update))
 
     def _should_stop(self) -> bool:
         """Whether to end this call; all processes must end after the same update."""
@@ -129,13 +148,16 @@ class Trainer:
         """One update; `progress` of the run decides the learning rate."""
         self.model.train()
         self.lr = learning_rate(self.config, self.update, progress)
-        for name, value in self.updater.run(item, self.update, self.lr).items():
-            self.tally[name] = self.tally.get(name, 0.0) + value
+        losses = self.updater.run(item, self._position(), self.lr)
+        used = self.updater.guard.used(sum(batch.tokens for _, batch in item.batches))
+        self.tally.add(losses, used, item.tokens)
         self.average.step(self.update)
         self.update += 1
         self.clock.updated()
-        self.tally_tokens += item.tokens
-        self.tally_updates += 1
+
+    def _position(self) -> int:
+        """The update that decides about stages; a later one if time goes by faster than updates."""
+        return max(self.update, int(self.progress * self.run.expected_updates))
 
     # Between updates
 
@@ -143,63 +165,83 @@ class Trainer:
         config = self.config
         if self.update % config.log_every == 0 or self.update == 1:
             self._log(item.epoch)
-        scheduled = self.update % config.checkpoint_every == 0
-        if scheduled:
-            self.average.snapshot(self.update)
         # A timed run must know early how long its end will take.
         unmeasured = bool(self.clock.limit) and not self.clock.measured
-        early = unmeasured and self._progress() >= MEASURE_AT
+        early = unmeasured and self.progress >= MEASURE_AT
+        if self.update % config.checkpoint_every == 0:
+            self._due |= {"snapshot", "checkpoint"}
+        elif early or self._overdue():
+            self._due.add("checkpoint")
+        validate = (self.update % config.validate_every == 0 and self._affordable()) or early
+        if validate or self._due:
+            self._validate_and_save(validate)
+
+    def _validate_and_save(self, validate: bool) -> None:
+        """What is due, but nothing is saved while updates are skipped: they may have diverged."""
+        settled = self._check_finite()
+        if settled and "snapshot" in self._due:
+            self._snapshot()
         # What a checkpoint says of the best model must include this update's validation.
-        if self.update % config.validate_every == 0 or early:
+        if validate:
             self._validate()
-        if scheduled or early or self._overdue():
+        if settled and "checkpoint" in self._due:
             self._checkpoint()
+        if settled:
+            self._due.clear()
+
+    def _affordable(self) -> bool:
+        """Whether a validation fits a timed run, unless the user said how often to validate."""
+        if not self.clock.limit or "validate_every" not in self.run.chosen:
+            return True
+        return bool(self.processes.agree(float(self.clock.affords("validation"))))
 
     def _overdue(self) -> bool:
         """Whether more time than the user would want to lose has passed since a checkpoint."""
         minutes = self.config.checkpoint_minutes
         if not minutes or self.update % self.config.log_every:
             return False
-        return bool(self.processes.agree(float(time.monotonic() - self._saved_at > 60 * minutes)))
-
-    def _reset_tally(self) -> None:
-        self.tally: dict[str, Any] = {}
-        self.tally_tokens = self.tally_updates = 0
-        self._last_log = time.monotonic()
+        return bool(self.processes.agree(float(self.now() - self._saved_time > 60 * minutes)))
 
     def _log(self, epoch: float) -> None:
-        names = sorted(self.tally)
-        sums = torch.stack([torch.as_tensor(self.tally[name]).double() for name in names])
-        values = self.processes.total(sums.to(self.device)).tolist()
-        means = {n: v / self.tally_tokens for n, v in zip(names, values, strict=True)}
+        skips = self.updater.guard.counts()
+        self._check_skips(skips)
+        means = self.tally.means(self.processes)
+        if means is None:
+            return  # no loss to show yet
         if not math.isfinite(means["loss"]):
-            self._diverged(means["loss"])
-        seconds = time.monotonic() - self._last_log
+            raise self._diverged(f"the loss is {means['loss']} at update {self.update}")
+        seconds = self.now() - self.tally.began
         record = {
             "update": self.update,
             "epoch": round(epoch, 4),
             **{name: round(value, 6) for name, value in means.items()},
-            "tokens_per_second": round(self.tally_tokens / max(seconds, 1e-9), 1),
+            "tokens_per_second": round(self.tally.tokens / max(seconds, 1e-9), 1),
             "lr": self.lr,
+            "skipped": skips.total,
             "minutes": round(self.clock.spent / 60, 4),
             "minutes_left": self._minutes_left(seconds),
         }
         self.metrics.add(record)
         self.display.progress(record)
-        self._reset_tally()
+        self.tally.clear(self.now())
 
     def _minutes_left(self, seconds: float) -> float:
-        by_updates = (self.config.updates - self.update) * seconds / self.tally_updates / 60
+        by_updates = (self.config.updates - self.update) * seconds / self.tally.updates / 60
         if not self.clock.limit:
             return by_updates
         return min(by_updates, max(0.0, self.clock.limit - self.clock.spent) / 60)
 
     def _validate(self) -> None:
         """Validate the averaged weights; keep them if they are the best so far."""
-        began = time.monotonic()
+        began = self.now()
+        found = None
         if self.processes.leads:
             self.averaged.load_weights(self.average.weights())
             found = self.validator(self.averaged)
+        loss = self.processes.agree(found.loss if found else 0.0)
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss} in validation at update {self.update}")
+        if found:
             bleu = found.bleu if self.config.best_by == "bleu" else None
             score = -found.loss if bleu is None else bleu
             # Among equals the later: at first all score nothing.
@@ -222,58 +264,84 @@ class Trainer:
                 self.display.note(f"no BLEU: {self.validator.missing}")
         self.validated_at = self.update
         self.processes.wait()
-        self._took("validation", time.monotonic() - began)
+        self._took("validation", self.now() - began)
 
     def _took(self, what: str, seconds: float) -> None:
         self.clock.took(what, seconds)
-        self._last_log += seconds  # the display's speed is that of training alone
+        self.tally.began += seconds  # the display's speed is that of training alone
 
     def _save_averaged(self, name: str) -> None:
+        weights = self.averaged.weights()
+        if not all_finite(weights.values(), self.device):
+            raise self._diverged(f"the averaged weights are not finite at update {self.update}")
         save_model(
             self.out / name,
             self.averaged,
-            self.averaged.weights(),
+            weights,
             self.system,
             self.corpus.vocabulary,
             self.config.weights_dtype,
-            int(self.config.part_mib * 2**20) or None,
+            int(min(self.config.part_mib, 2**40) * 2**20) or None,
             self.corpus.languages,
         )
 
     # Checkpoints
 
+    def _snapshot(self) -> None:
+        self.average.snapshot(self.update)
+        self.snapshot_at = self.update
+
     def _checkpoint(self) -> None:
-        began = time.monotonic()
-        self._check_finite()
+        began = self.now()
         if self.processes.leads:
             state = {
                 "spent": self.clock.spent,
+                "progress": self.progress,
                 "best": self.best,
                 "durations": self.clock.durations,
-            }
-            tensors = {
-                "weights": self.model.weights(),
-                "optimizer": self._optimizer_tensors(),
-                "average": self.average.state(),
+                "skipped": self.updater.guard.counts().total,
             }
             save_checkpoint(
-                self.out / "checkpoints", self.update, state, tensors, self.config.keep_checkpoints
+                self.out / "checkpoints",
+                self.update,
+                state,
+                self._tensors(),
+                self.config.keep_checkpoints,
             )
             self.average.prune()
         self.processes.wait()
-        self._saved_at = time.monotonic()
-        self._took("checkpoint", self._saved_at - began)
+        self.saved_at = self.update
+        self._saved_time = self.now()
+        self._took("checkpoint", self._saved_time - began)
 
-    def _check_finite(self) -> None:
-        """Never let a checkpoint of broken weights replace a good one."""
-        if "loss" in self.tally and not math.isfinite(float(self.tally["loss"])):
-            self._diverged(float(self.tally["loss"]))
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Everything that an update changes."""
+        return {
+            "weights": self.model.weights(),
+            "optimizer": self._optimizer_tensors(),
+            "average": self.average.state(),
+        }
 
-    def _diverged(self, loss: float) -> None:
-        raise WaitinfoError(
-            f"the loss is {loss} at update {self.update}; lower training.lr or raise "
-            "training.warmup, and resume"
-        )
+    def _check_finite(self) -> bool:
+        """Raise if the run has diverged in any process; False if the latest update was skipped."""
+        skips = self.updater.guard.counts()
+        self._check_skips(skips)
+        tensors = [t for group in self._tensors().values() for t in group.values()]
+        broken = torch.tensor(float(not all_finite(tensors, self.device)), device=self.device)
+        if self.processes.total(broken):
+            raise self._diverged(f"the weights are not finite at update {self.update}")
+        return skips.in_a_row == 0
+
+    def _check_skips(self, skips: Skips) -> None:
+        if skips.in_a_row >= MOST_SKIPPED:
+            raise self._diverged(
+                f"the loss is not finite at update {self.update}, nor was it in the "
+                f"{skips.in_a_row - 1} updates before"
+            )
+
+    @staticmethod
+    def _diverged(what: str) -> WaitinfoError:
+        return WaitinfoError(f"{what}; lower training.lr or raise training.warmup, and resume")
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         return {
@@ -292,11 +360,18 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.average.load(checkpoint.tensors["average"], checkpoint.update)
-        self.update = checkpoint.update
+        self.updater.guard.restore(checkpoint.state.get("skipped", 0))
+        self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.clock = Clock(self.config, checkpoint.state["spent"])
+        self.clock = Clock(self.config, self.now, self.started, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
+        # A run that was given more time goes back to before its cool-down.
+        progress = min(checkpoint.state.get("progress", 0.0), self.clock.progress)
+        self.progress = self.processes.agree(progress)
         self.metrics.rewind(self.update)
+        self.processes.wait()  # every process has read what it needs
+        if self.processes.leads:
+            discard_newer(self.out / "checkpoints", self.update)
 
     def start_over(self) -> None:
         """Resume a run that was stopped before its first checkpoint."""
@@ -304,86 +379,23 @@ class Trainer:
         self.average.load(self.average.state(), 0)
 
     def _finish(self, paused: bool) -> None:
-        off_schedule = bool(self.update % self.config.checkpoint_every)
+        settled = self._check_finite()
         if paused:
-            if off_schedule:
-                self._checkpoint()
-            self.display.note(f"stopped after update {self.update:,}; continue with --resume")
+            self._pause(settled)
             return
-        if off_schedule:
-            self.average.snapshot(self.update)
-        self._check_finite()
+        if self.snapshot_at != self.update:
+            self._snapshot()
         if self.processes.leads:
             self.averaged.load_weights(self.average.weights())
             self._save_averaged("last")
         if self.validated_at != self.update:
             self._validate()
-        if off_schedule:
+        if self.saved_at != self.update:
             self._checkpoint()
 
-
-def fit_token_info(model: Transformer, corpus: Corpus) -> None:
-    """Give heuristic info its statistics: totals of both sides equal, and 1 on average."""
-    entry = corpus.manifest["splits"]["train"]
-    mean_length = (entry["source_tokens"] + entry["target_tokens"]) / 2
-    for info, side in ((model.source_info, "source"), (model.target_info, "target")):
-        if info is not None:
-            counts = torch.from_numpy(corpus.token_counts(side)).to(model.device)
-            info.fit(counts, mean_length / max(1, entry[f"{side}_tokens"]))
-
-
-def train(
-    values: dict[str, Any],
-    out: Path,
-    resume: bool = False,
-    display: Display | None = None,
-    recipe: Path | None = None,
-) -> dict[str, Any]:
-    """Train as `waitinfo train` does; `values` are the settings as given."""
-    recorded = recorded_run(out) if resume else None
-    settings = merge(recorded["given"] if recorded else {}, values)
-    device = str((settings.get("training") or {}).get("device", "auto"))
-    with join_processes(device) as processes:
-        display = (display or LineDisplay()) if processes.leads else SilentDisplay()
-        run, corpus = begin_run(values, out, resume, recipe, processes)
-        if run.training.threads:
-            torch.set_num_threads(run.training.threads)
-        trainer = Trainer(run, corpus, out, processes, display)
-        if resume:
-            checkpoint, complaints = load_newest(out / "checkpoints")
-            for complaint in complaints:
-                display.note(f"passed over a checkpoint: {complaint}")
-            if checkpoint:
-                trainer.restore(checkpoint)
-                display.note(f"resuming after update {checkpoint.update:,}")
-            else:
-                trainer.start_over()
-                display.note("no checkpoint yet: starting over")
-        display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
-        try:
-            with stop_politely(trainer.interrupt), sole_user(out, processes):
-                summary = trainer.train()
-                if not summary["paused"]:
-                    display.note(_farewell(out, summary))
-                return summary
-        finally:
-            display.close()
-
-
-def _farewell(out: Path, summary: dict[str, Any]) -> str:
-    model = "best" if (out / "best").exists() else "last"
-    return (
-        f"finished after update {summary['updates']:,}; the model is {out / model}: "
-        f"waitinfo translate --model {out} …"
-    )
-
-
-def _facts(trainer: Trainer) -> list[str]:
-    corpus, config = trainer.corpus.manifest, trainer.config
-    tokens = config.batch_tokens * config.accumulate * trainer.processes.size
-    return [
-        f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
-        f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
-        f"{trainer.model.parameter_count():,} parameters on {trainer.device}, "
-        f"{tokens:,} tokens an update",
-    ]
+    def _pause(self, settled: bool) -> None:
+        if not settled:
+            self.display.note("not saved, because the latest update had no finite gradient")
+        elif self.saved_at != self.update:
+            self._checkpoint()
+        self.display.note(f"stopped after update {self.update:,}; continue with --resume")

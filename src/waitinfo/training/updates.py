@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from waitinfo.systems import LossContext, Losses, System
 from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import TrainingConfig
 from waitinfo.training.distributed import ProcessGroup
+from waitinfo.training.finite import FiniteGuard
 from waitinfo.training.graphs import GraphedUpdates, recordable, stage
 
 
@@ -51,6 +53,7 @@ class Updater:
     ) -> None:
         self.model, self.system, self.config, self.processes = model, system, config, processes
         self.device = processes.device
+        self.guard = FiniteGuard(self.device)
         self.optimizer = self._optimizer()
         self.objective = self._objective()
         self.graphs = self._graphs()
@@ -58,7 +61,7 @@ class Updater:
     def _optimizer(self) -> torch.optim.Optimizer:
         config = self.config
         cuda = self.device.type == "cuda"
-        return torch.optim.AdamW(
+        optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=torch.tensor(config.lr, device=self.device) if cuda else config.lr,
             betas=(config.beta1, config.beta2),
@@ -67,6 +70,9 @@ class Updater:
             fused=cuda,
             capturable=cuda,
         )
+        if cuda:
+            optimizer.found_inf = self.guard.skip  # type: ignore[attr-defined]
+        return optimizer
 
     def _objective(self) -> nn.Module:
         objective = Objective(self.model, self.system)
@@ -82,7 +88,7 @@ class Updater:
         return GraphedUpdates(self.device) if recordable(self.system) else None
 
     def run(self, item: UpdateBatches, update: int, lr: float) -> dict[str, Tensor]:
-        """One update; returns the sums of its losses over all batches of this process."""
+        """One update; the sums of its losses over this process's batches, 0 if it is skipped."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
@@ -98,8 +104,7 @@ class Updater:
             share = self.processes.size / item.tokens
             for name, value in self._backward(batch.to(self.device), context, share, last).items():
                 sums[name] = sums[name] + value if name in sums else value
-        self.apply()
-        return sums
+        return self.apply(sums)
 
     def _run_graphed(
         self, graphs: GraphedUpdates, item: UpdateBatches, update: int
@@ -112,9 +117,7 @@ class Updater:
 
         def compute(batch: Batch, dial: Tensor | None, share: Tensor) -> dict[str, Tensor]:
             self.optimizer.zero_grad(set_to_none=True)
-            losses = self._backward(batch, replace(context, dial=dial), share)
-            self.apply()
-            return losses
+            return self.apply(self._backward(batch, replace(context, dial=dial), share))
 
         share = 1 / item.tokens
         return graphs.run(compute, batch, dial, share, stage(self.system, update))
@@ -137,11 +140,14 @@ class Updater:
         (total * share).backward()
         return {"loss": total.detach(), **parts}
 
-    def apply(self) -> None:
-        """Let the optimizer use the gradient."""
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
+    def apply(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Let the optimizer use the gradient if it is finite; the losses, 0 if it is not."""
+        limit = self.config.clip or math.inf
+        self.guard.judge(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        # The fused optimizer looks at the guard itself.
+        if self.device.type == "cuda" or not self.guard.skip:
+            self.optimizer.step()
+        return {name: self.guard.keep(value) for name, value in losses.items()}
 
     @property
     def half(self) -> bool:

@@ -1,10 +1,15 @@
-"""Validation: loss on the dev split, and BLEU of its translations at one latency."""
+"""Validation: loss on the dev split, and BLEU of its translations at one latency.
+
+A model that has hardly learned anything writes up to the length limit, which takes long and scores
+nothing. So it translates only once its loss is well below that of guessing words by frequency.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from waitinfo.errors import WaitinfoError
@@ -14,6 +19,8 @@ from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, System
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.batches import sequential_batches
+
+WORTH_TRANSLATING = 0.75  # of the entropy of single target tokens: the highest loss for BLEU
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,13 @@ class Validator:
         self.corpus, self.system, self.k = corpus, system, k
         self.pairs = corpus.dev_text()[:sentences]
         self.sources = [corpus.vocabulary.source.encode(pair.source) for pair in self.pairs]
+        self.level = WORTH_TRANSLATING * token_entropy(corpus)
         self.missing: str | None = None  # why there is no BLEU
 
     def __call__(self, model: Transformer) -> Validation:
         model.eval()
-        return Validation(self._loss(model), self._bleu(model), self.k)
+        loss = self._loss(model)
+        return Validation(loss, self._bleu(model) if loss <= self.level else None, self.k)
 
     @torch.inference_mode()
     def _loss(self, model: Transformer) -> float:
@@ -56,3 +65,10 @@ class Validator:
         except WaitinfoError as error:
             self.missing = str(error)
             return None
+
+
+def token_entropy(corpus: Corpus) -> float:
+    """Entropy of the target's tokens in nats, end-of-sentence counted."""
+    counts = np.append(corpus.token_counts("target"), len(corpus.train)).astype(float)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
