@@ -73,10 +73,10 @@ def number(value: int) -> tuple[str, str]:
     return f"{first}und{german}", f"{english}-{ENGLISH[units]}"
 
 
-def number_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+def number_pairs(count: int, below: int = 100, seed: int = 1) -> list[tuple[str, str]]:
     draw = random.Random(seed)
     pairs = []
     for _ in range(count):
-        words = [number(draw.randrange(100)) for _ in range(draw.randint(1, 6))]
+        words = [number(draw.randrange(below)) for _ in range(draw.randint(1, 6))]
         pairs.append((" ".join(w for w, _ in words), " ".join(w for _, w in words)))
     return pairs

@@ -310,7 +310,7 @@ def entropy_by_hand(corpus: Path) -> float:
 @pytest.fixture(scope="module")
 def number_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("numbers")
-    tsv = write_pairs(folder / "numbers.tsv", number_pairs(3000))
+    tsv = write_pairs(folder / "numbers.tsv", number_pairs(3000, below=21))
     prepare(ParallelText(tsv=[tsv]), folder / "corpus", PrepareOptions())
     return folder / "corpus"
 
@@ -318,11 +318,11 @@ def number_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_newcomers_corpus_is_learned_with_the_chosen_settings(
     number_corpus: Path, tmp_path: Path
 ) -> None:
-    """As many updates as half a minute allows on one core, with everything else chosen."""
+    """Fewer updates than half a minute allows on one core, with everything else chosen."""
     config = {
         "data": str(number_corpus), "size": "tiny", "system": "wait-info",
-        "training": {"updates": 350, "device": "cpu", "validate_every": 350},
+        "training": {"updates": 250, "device": "cpu", "validate_every": 250},
     }  # fmt: skip
     train(config, tmp_path / "run", display=SilentDisplay())
     (validation,) = (row for row in metrics(tmp_path / "run") if "validation_loss" in row)
-    assert validation["bleu"] > 60
+    assert validation["bleu"] > 70

@@ -20,6 +20,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import sha256
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
+from waitinfo.training.finite import FiniteGuard
 from waitinfo.training.trainer import MOST_SKIPPED, Trainer
 from waitinfo.training.updates import Objective
 
@@ -118,6 +119,29 @@ def test_recorded_updates_skip_too(toy_corpus: Path, tmp_path: Path) -> None:
     trainer.step(item)
     assert trainer.updater.guard.counts() == (1, 0)
     assert not torch.equal(weight, good) and bool(weight.isfinite().all())
+
+
+def test_a_fused_optimizer_obeys_the_guard() -> None:
+    """As on a GPU, where nothing but the flag on the device tells it to skip."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(5, 3))
+    twin = torch.nn.Parameter(weight.detach().clone())
+    optimizer, free = (torch.optim.AdamW([p], lr=0.1, fused=True) for p in (weight, twin))
+    guard = FiniteGuard(torch.device("cpu"))
+    optimizer.found_inf = guard.skip
+    for number in range(6):
+        gradient = torch.randn(5, 3)
+        if number % 3 == 1:
+            weight.grad = gradient * math.inf
+        else:
+            weight.grad, twin.grad = gradient, gradient.clone()
+            free.step()
+        guard.judge(weight.grad.norm())
+        optimizer.step()
+        assert torch.equal(weight, twin)
+    for name, value in optimizer.state[weight].items():
+        assert torch.equal(value, free.state[twin][name]), name
+    assert guard.counts() == (2, 0)
 
 
 def test_skipped_updates_are_counted_and_told(
