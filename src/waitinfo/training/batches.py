@@ -1,4 +1,4 @@
-"""Batches: sentences of like length under a token budget, in an order that a seed decides.
+"""Batches: sentences of similar length within a token budget, in an order set by the seed.
 
 The order of batches over all epochs is one endless sequence, a function of the seed alone. An
 update takes `share.count` consecutive batches of it and each of `share.processes` processes takes
@@ -41,10 +41,10 @@ def make_batch(split: Split, indices: Ints) -> Batch:
 
 
 def plan_epoch(split: Split, budget: int, seed: int, epoch: int) -> list[Ints]:
-    """An epoch's batches as index arrays: like lengths together, all else shuffled.
+    """An epoch's batches as index arrays: similar lengths together, otherwise shuffled.
 
     A batch holds as many pairs as fit when each is padded to the longest side of the longest pair;
-    a pair longer than the budget is a batch of its own.
+    a pair longer than the budget is a batch by itself.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(split))
@@ -75,7 +75,7 @@ def sequential_batches(split: Split, budget: int) -> Iterator[Batch]:
 class Share:
     """Which of the batches of an update this process takes."""
 
-    count: int = 1  # batches an update, over all processes
+    count: int = 1  # batches per update, over all processes
     rank: int = 0
     processes: int = 1
 
@@ -86,7 +86,7 @@ class UpdateBatches:
 
     update: int
     epoch: float  # epochs completed after this update
-    batches: list[tuple[int, Batch]]  # with each batch's place in the endless sequence
+    batches: list[tuple[int, Batch]]  # with each batch's index in the endless sequence
     tokens: int  # of all processes together
 
 
@@ -137,7 +137,7 @@ class BatchStream:
                 if self._stop.is_set():
                     return
                 self._queue.put(update)
-        except BaseException as error:  # handed to the consumer, who raises it
+        except BaseException as error:  # passed to the consumer, which raises it
             self._queue.put(error)
 
     def _plan(self) -> Iterator[tuple[int, Ints, float]]:

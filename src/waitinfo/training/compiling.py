@@ -27,7 +27,7 @@ def compile_model(model: Transformer, note: Callable[[str], None]) -> bool:
 
 
 def compiler_problem(device: torch.device) -> str | None:
-    """What keeps this machine from compiling: found out with a trifle."""
+    """Why this machine cannot compile, if so; detected by compiling a trivial function."""
     try:
         double = torch.compile(lambda x: x * 2 + 1)
         double(torch.ones(8, device=device))

@@ -23,7 +23,7 @@ CHOICES = {
     "weights_dtype": ("float32", "float16", "bfloat16", "int8"),
 }
 
-# Which numbers a setting may have: its names, the test, and the rule in words.
+# Ranges of settings: names, test, and the rule in words.
 LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
         "updates batch_tokens accumulate lr validate_every log_every checkpoint_every "
@@ -58,9 +58,9 @@ class TrainingConfig:
     seed: int = 1
     updates: int = 100_000
     max_minutes: float = 0.0  # of the whole run, resumed parts counted; 0 for no limit
-    pause_minutes: float = 0.0  # stop this call after so long, to be resumed; 0 for never
-    batch_tokens: int = 8192  # padded tokens a batch, by its longer side
-    accumulate: int = 1  # batches an update, in each process
+    pause_minutes: float = 0.0  # stop this call after this time; resume later; 0 for never
+    batch_tokens: int = 8192  # padded tokens per batch, on its longer side
+    accumulate: int = 1  # batches per update, in each process
     lr: float = 5e-4
     schedule: str = "inverse-sqrt"
     warmup: int = 4000
@@ -79,12 +79,12 @@ class TrainingConfig:
     validate_sentences: int = 500  # dev sentences translated for BLEU; 0 for none
     best_by: str = "bleu"
     checkpoint_every: int = 1000
-    checkpoint_minutes: float = 5.0  # and at least this often; 0 for by updates alone
+    checkpoint_minutes: float = 5.0  # and at least this often; 0: by updates only
     keep_checkpoints: int = 2
     log_every: int = 50
     precision: str = "auto"  # bfloat16 autocast on a GPU, float32 on a CPU
-    compile: bool = False  # layers and loss, by torch.compile; goes on without where it cannot
-    kernels: bool = True  # on a GPU, fused ones for attention, residuals and loss
+    compile: bool = False  # layers and loss with torch.compile, where that works
+    kernels: bool = True  # on a GPU, use fused kernels for attention, residuals and loss
     graphs: bool = True  # on a GPU, record updates as CUDA graphs and replay them
     device: str = "auto"
     threads: int = 0  # CPU threads; 0 leaves it to torch

@@ -43,13 +43,13 @@ class HalfLinear(nn.Linear):
     """A linear map by copies of its parameters in half precision, made before each loss."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        nn.Module.__init__(self)  # the parameters are taken over, not made
+        nn.Module.__init__(self)  # reuse the parameters instead of creating them
         self.in_features, self.out_features = linear.in_features, linear.out_features
         for name, parameter in linear._parameters.items():
             self.register_parameter(name, parameter)
         self.train(linear.training)
         self.copies: dict[str, Tensor] = {}  # by name of the parameter
-        self.adds_bias = True  # else what comes next adds it
+        self.adds_bias = True  # otherwise the next operation adds it
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.copies["weight"]
@@ -58,7 +58,7 @@ class HalfLinear(nn.Linear):
 
 
 def _replace_linears(model: nn.Module) -> list[HalfLinear]:
-    """Put a HalfLinear in the place of every linear map of a model."""
+    """Replace every linear map of a model by a HalfLinear."""
     replaced = []
     for module in list(model.modules()):
         for name, child in module.named_children():
@@ -101,8 +101,8 @@ class _Narrow(torch.autograd.Function):
 def _narrow_all(linears: list[HalfLinear], dtype: torch.dtype) -> None:
     """Give every linear map its copies for the loss to come."""
     for linear in linears:
-        # The last loss's hold its graph, whose end belongs to the stream it was made in: a loss
-        # recorded in another one must not find it again.
+        # Copies of the previous loss hold its graph, which belongs to another CUDA stream. A
+        # recorded loss must not reuse them.
         linear.copies.clear()
     names = [(linear, name) for linear in linears for name, _ in linear.named_parameters()]
     weights = [getattr(linear, name) for linear, name in names]

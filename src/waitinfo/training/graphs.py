@@ -18,7 +18,7 @@ from torch import Tensor
 from waitinfo.model.batch import Batch
 from waitinfo.systems import System
 
-SEEN = 1  # times that a shape is computed as usual before it is recorded
+SEEN = 1  # how often a shape is computed normally before it is recorded
 MOST = 128  # recordings kept
 
 # Computes and applies an update: batch, dial, share of the gradient; returns the losses.
@@ -66,7 +66,7 @@ class GraphedUpdates:
     def run(
         self, update: Update, batch: Batch, dial: float | None, share: float, stage: Hashable
     ) -> dict[str, Tensor]:
-        """One update. Whatever `update` does besides must depend on the stage alone."""
+        """One update. Everything else that `update` does may depend only on the stage."""
         key = (tuple(batch.source.shape), tuple(batch.target_in.shape), dial is None, stage)
         if recording := self.recordings.get(key):
             return recording.replay(batch, dial, share)

@@ -1,4 +1,4 @@
-"""How fast this machine trains a model: measured on a copy of it for a moment before a run."""
+"""How fast this machine trains a model: measured briefly on a copy before a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from waitinfo.training.defaults import Circumstances, Speed
 from waitinfo.training.distributed import ProcessGroup
 from waitinfo.training.updates import Updater
 
-UPDATES = 3  # timed, after one that is not
+UPDATES = 3  # timed, after one warm-up update
 TRIAL = 10**9  # parameters times tokens of the larger of the two batches that are timed
-GAIN = 1.1  # times as fast must more threads be to be used
-HEAVY = 10**10  # parameters times tokens of an update that surely keeps all threads busy
+GAIN = 1.1  # more threads are used only if they are this many times as fast
+HEAVY = 10**10  # parameters times tokens of an update that keeps all threads busy
 AFTER_ALL_STAGES = 10**9  # an update
 
 

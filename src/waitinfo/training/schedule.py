@@ -75,7 +75,7 @@ class Clock:
         self.spent_before = spent
         self.now = now
         self.started = now() if started is None else started
-        # What the end of a run takes, learned from how long the like took before.
+        # How long the end of a run takes, from how long its parts took before.
         self.durations: dict[str, float] = {}
         self.totals: dict[str, float] = {}  # in this call
         self._last_update = now()
@@ -114,7 +114,7 @@ class Clock:
 
     @property
     def reserve(self) -> float:
-        """Seconds kept for the end: an update, saving the model, a validation, a checkpoint."""
+        """Seconds reserved for the end: an update, saving the model, a validation, a checkpoint."""
         if not self.measured:
             return 0.1 * self.limit
         known = self.durations["validation"] + 2 * self.durations["checkpoint"]

@@ -1,4 +1,4 @@
-"""The trainer: knows batches, updates, clocks and files, and nothing of any system.
+"""The trainer: batches, updates, clocks and files. It does not know any system.
 
 Everything random in an update is a function of the seed and of the batch's place in the sequence
 of all batches, never of what happened before. So a resumed run repeats an uninterrupted one, and
@@ -181,7 +181,7 @@ class Trainer:
         settled = self._check_finite()
         if settled and "snapshot" in self._due:
             self._snapshot()
-        # What a checkpoint says of the best model must include this update's validation.
+        # The checkpoint must include this update's validation in the best score.
         if validate:
             self._validate()
         if settled and "checkpoint" in self._due:
@@ -244,7 +244,7 @@ class Trainer:
         if found:
             bleu = found.bleu if self.config.best_by == "bleu" else None
             score = -found.loss if bleu is None else bleu
-            # Among equals the later: at first all score nothing.
+            # Of equal scores keep the later: at the start all are 0.
             improved = self.best is None or score >= self.best
             record = {
                 "update": self.update,

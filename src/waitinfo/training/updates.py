@@ -78,7 +78,7 @@ class Updater:
         objective = Objective(self.model, self.system)
         if self.processes.size == 1:
             return objective
-        # A parameter may go unused in a batch: a quantizer whose info a switch turned off.
+        # A parameter may be unused in a batch, for example a quantizer that an option turned off.
         return DistributedDataParallel(objective, find_unused_parameters=True)
 
     def _graphs(self) -> GraphedUpdates | None:
@@ -156,7 +156,7 @@ class Updater:
         return precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
 
     def autocast(self) -> torch.autocast:
-        # Recorded updates must cast the weights themselves, not find them cast already.
+        # Recorded updates must cast the weights themselves, not reuse earlier casts.
         return torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.half, cache_enabled=self.graphs is None
         )

@@ -25,7 +25,7 @@ WORTH_TRANSLATING = 0.75  # of the entropy of single target tokens: the highest 
 
 @dataclass(frozen=True)
 class Validation:
-    loss: float  # cross-entropy a token, without label smoothing
+    loss: float  # cross-entropy per token, without label smoothing
     bleu: float | None
     k: float
 
