@@ -242,7 +242,7 @@ def test_one_process_with_broken_weights_stops_all(toy_corpus: Path, tmp_path: P
     )
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
-        [sys.executable, *launcher, str(script)], capture_output=True, timeout=300, check=True,
+        [sys.executable, *launcher, str(script)], capture_output=True, timeout=600, check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     for rank in (0, 1):

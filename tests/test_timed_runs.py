@@ -92,3 +92,16 @@ def test_resuming_within_the_cool_down_goes_on_with_it(
     again = new_trainer(values(toy_corpus, max_minutes=0.25), tmp_path / "run", now=run.time)
     resume_from_checkpoint(again)
     assert again.progress == pytest.approx(stopped, abs=0.05)
+
+
+def test_a_validation_without_translations_does_not_tell_how_long_the_end_takes(
+    toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TimedRun(toy_corpus, tmp_path / "run", monkeypatch, {}, max_minutes=1.0)
+    run.trainer.validator.bleu = None
+    run.trainer.train()
+    clock = run.trainer.clock
+    assert "checkpoint" in clock.durations and not clock.measured
+    assert clock.reserve == pytest.approx(6.0), "a tenth of the time"
+    validations = [row for row in metrics(tmp_path / "run") if "validation_loss" in row]
+    assert len(validations) == 2, "after a tenth of the time, and at the end"

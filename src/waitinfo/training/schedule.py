@@ -91,9 +91,10 @@ class Clock:
         """Seconds in all calls."""
         return self.spent_before + self.here
 
-    def took(self, what: str, seconds: float) -> None:
-        """Learn how long a validation or a checkpoint takes."""
-        self.durations[what] = _estimate(self.durations.get(what, 0.0), seconds)
+    def took(self, what: str, seconds: float, whole: bool = True) -> None:
+        """Learn how long a validation or a checkpoint takes, if it was a whole one."""
+        if whole:
+            self.durations[what] = _estimate(self.durations.get(what, 0.0), seconds)
         self.totals[what] = self.totals.get(what, 0.0) + seconds
         self._last_update = self.now()
 

@@ -166,7 +166,7 @@ class Trainer:
         if self.update % config.log_every == 0 or self.update == 1:
             self._log(item.epoch)
         # A timed run must know early how long its end will take.
-        unmeasured = bool(self.clock.limit) and not self.clock.measured
+        unmeasured = bool(self.clock.limit) and "checkpoint" not in self.clock.durations
         early = unmeasured and self.progress >= MEASURE_AT
         if self.update % config.checkpoint_every == 0:
             self._due |= {"snapshot", "checkpoint"}
@@ -264,10 +264,11 @@ class Trainer:
                 self.display.note(f"no BLEU: {self.validator.missing}")
         self.validated_at = self.update
         self.processes.wait()
-        self._took("validation", self.now() - began)
+        whole = found is None or found.bleu is not None or not self.validator.translates
+        self._took("validation", self.now() - began, whole)
 
-    def _took(self, what: str, seconds: float) -> None:
-        self.clock.took(what, seconds)
+    def _took(self, what: str, seconds: float, whole: bool = True) -> None:
+        self.clock.took(what, seconds, whole)
         self.tally.began += seconds  # the display's speed is that of training alone
 
     def _save_averaged(self, name: str) -> None:

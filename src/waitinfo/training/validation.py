@@ -55,8 +55,13 @@ class Validator:
             tokens += batch.tokens
         return total / tokens
 
+    @property
+    def translates(self) -> bool:
+        """Whether BLEU is measured once the loss is low enough."""
+        return bool(self.pairs) and not self.missing
+
     def _bleu(self, model: Transformer) -> float | None:
-        if not self.pairs or self.missing:
+        if not self.translates:
             return None
         found = Decoder(model, self.system).decode(self.sources, self.k)
         texts = [self.corpus.vocabulary.target.decode(h.tokens) for h in found]
