@@ -19,8 +19,9 @@ $(READY): pyproject.toml Makefile
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
+# A process for each core, and each file in one of them: its tests share the models they train.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

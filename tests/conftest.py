@@ -11,6 +11,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.text.files import ParallelText
@@ -19,6 +20,10 @@ from waitinfo.text.prepare import PrepareOptions, prepare
 # Without a GPU, Triton interprets the fused kernels. It reads this when it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A busy machine is no failure.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 # Tiny models gain nothing from a second thread, and suffer where the cores are shared.
 THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))

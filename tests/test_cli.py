@@ -28,6 +28,8 @@ from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
+HANGS = 600  # seconds after which a command has certainly got stuck
+
 
 class Done(NamedTuple):
     """What a command left behind."""
@@ -66,7 +68,7 @@ def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedP
     """The command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "waitinfo", *map(str, arguments)],
-        input=stdin, capture_output=True, text=True, timeout=120, check=False,
+        input=stdin, capture_output=True, text=True, timeout=HANGS, check=False,
     )  # fmt: skip
 
 
@@ -237,7 +239,7 @@ def test_closed_pipe_is_no_traceback(run: Path) -> None:
     text = "ba be bi bo bu\n" * 6000
     done = subprocess.run(
         f"{sys.executable} -m waitinfo translate --model {run} | head -n 1",
-        shell=True, input=text, capture_output=True, text=True, timeout=120, check=False,
+        shell=True, input=text, capture_output=True, text=True, timeout=HANGS, check=False,
     )  # fmt: skip
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -259,7 +261,7 @@ def test_standard_input_is_followed_live(run: Path) -> None:
     process.stdin.flush()
     os.read(process.stdout.fileno(), 1000)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(HANGS) == 130
     assert b"Traceback" not in process.stderr.read()
 
 
@@ -341,7 +343,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_closed_standard_streams(run: Path, closed: str, arguments: str, message: str) -> None:
     done = subprocess.run(
         f"{sys.executable} -m waitinfo translate --model {run} {arguments} {closed}",
-        shell=True, capture_output=True, text=True, timeout=120, check=False,
+        shell=True, capture_output=True, text=True, timeout=HANGS, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 

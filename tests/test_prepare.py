@@ -96,7 +96,7 @@ def test_pipes_can_be_read(tmp_path: Path) -> None:
     writer = threading.Thread(target=lambda: fifo.write_text(text))
     writer.start()
     manifest = prepare(ParallelText(tsv=[fifo]), tmp_path / "c", PrepareOptions(vocab="words:1"))
-    writer.join(30)
+    writer.join()
     assert manifest["read"] == 50
     assert manifest["inputs"]["train"] == [{"file": "pipe.tsv", "sha256": None}]
 

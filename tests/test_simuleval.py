@@ -56,7 +56,7 @@ def tool() -> Path:
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                   "--no-input", f"simuleval=={VERSION}"]  # fmt: skip
+                   "--no-input", "--no-compile", f"simuleval=={VERSION}"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode:
             reason = done.stderr.strip().splitlines()[-1:] or ["pip failed"]
