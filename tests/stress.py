@@ -184,7 +184,7 @@ def nothing_left(translator: Translator) -> None:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "waitinfo":
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive(), "a thread is still running"
     scheduler = translator._scheduler
     assert translator.open_streams == 0, "a stream is still open"

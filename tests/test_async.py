@@ -158,7 +158,7 @@ def test_the_event_loop_is_never_blocked(
     def slow(*arguments: object) -> object:
         assert threading.current_thread() is not threading.main_thread()
         computing.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return advance(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "advance", slow)
@@ -167,7 +167,7 @@ def test_the_event_loop_is_never_blocked(
         server = AsyncTranslator(translator)
         stream = server.stream(2)
         pushed = asyncio.create_task(stream.push("ba be"))
-        await asyncio.to_thread(computing.wait, 60)
+        await asyncio.to_thread(computing.wait, 600)
         other: AsyncStream | None = server.stream(2)
         await other.push("bi", wait=False)
         other.k = 3
@@ -192,7 +192,7 @@ def test_abandoned_streams_and_servers_are_cleaned_up(translator: Translator) ->
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "waitinfo":
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive()
     assert not translator._scheduler.bells and not translator._scheduler._waiters
 
@@ -208,6 +208,6 @@ def test_a_broken_scheduler_wakes_all_waiters(
         await stream.push("ba")
         monkeypatch.setattr(translator._scheduler._rounds, "run", broken)
         with pytest.raises(WaitinfoError, match="a fault of our own"):
-            await asyncio.wait_for(stream.push("be"), 60)
+            await asyncio.wait_for(stream.push("be"), 600)
 
     asyncio.run(run())

@@ -79,17 +79,17 @@ def test_overlapping_threads_restore_it_after_the_last_one(setting: bool) -> Non
     class Slow(Model):
         @without_cudnn_attention
         def wait(self, number: int) -> None:
-            inside.wait(60)
-            leave[number].wait(60)
+            inside.wait(600)
+            leave[number].wait(600)
             seen.append(enabled())
 
     threads = [threading.Thread(target=Slow().wait, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
-    inside.wait(60)
+    inside.wait(600)
     for number, thread in enumerate(threads):  # one leaves while the other is still inside
         leave[number].set()
-        thread.join(60)
+        thread.join(600)
     assert seen == [False, False]
     assert enabled() is setting
 

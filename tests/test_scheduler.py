@@ -81,7 +81,7 @@ def in_threads(*tasks: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
         assert not thread.is_alive(), "a thread waits forever"
     return found
 
