@@ -100,3 +100,12 @@ class LayerCaches(list[KeyValueCache]):
         caches = cls(KeyValueCache.of(both) for both in joint)
         caches.joint = joint
         return caches
+
+    def erase(self, row: int) -> None:
+        """Set a row of all layers to zero."""
+        for cache in self:
+            cache.clear(row)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self)
