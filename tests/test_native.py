@@ -13,6 +13,7 @@ from tests.test_integer import integers
 from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, library
 from waitinfo.model.native.library import Library
+from waitinfo.model.native.threads import divide, run
 from waitinfo.text.special import BOS
 
 FOUND = sorted(Path(native.__file__).parent.glob("_kernels*.so"))
@@ -138,6 +139,20 @@ def test_passes_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> N
         assert torch.equal(torch.from_numpy(x), right.states[:, i])
     logits = plain.logits(right.states[:, -1]).numpy()
     assert (kernels.best(x, True)[2][:, 4:] == logits[:, 4:]).all()
+
+
+def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert divide(7) == [slice(0, 7)]
+    assert divide(9) == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    rows = np.array([5, 5, 5, 5, 5, 2, 2, 2, 7, 7], np.int32)  # a row is one thread's
+    assert divide(10, rows) == [slice(0, 5), slice(5, 8), slice(8, 10)]
+    assert divide(10, np.zeros(10, np.int32)) == [slice(0, 10)]
+    done: list[slice] = []
+    run(divide(9), done.append)
+    assert sorted(part.start for part in done) == [0, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        run(divide(9), lambda part: done.append(slice(1 // (part.start - 6), 0)))
 
 
 def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:

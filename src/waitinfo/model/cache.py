@@ -79,8 +79,11 @@ class KeyValueCache:
 
     def reorder(self, index: Tensor) -> None:
         """Replace each row i with the former row index[i]."""
-        self.both = None
-        self.keys, self.values = self.keys[index], self.values[index]
+        if self.both is not None:
+            self.both = self.both[:, index]
+            self.keys, self.values = self.both[0], self.both[1]
+        else:
+            self.keys, self.values = self.keys[index], self.values[index]
 
     @property
     def nbytes(self) -> int:

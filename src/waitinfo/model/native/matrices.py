@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from waitinfo.model.native.library import BLOCK, Library, Linear, address, aligned
+from waitinfo.model.native.threads import divide, run
 
 
 class NativeMatrix:
@@ -36,9 +37,14 @@ class NativeMatrix:
         rows = x.contiguous().numpy()
         result = np.empty((len(rows), self.linear.outputs), np.float32)
         pointer = ctypes.byref(self.linear)
-        self.code.call(
-            "waitinfo_linear", pointer, len(rows), address(rows), address(result), int(whole)
-        )
+
+        def compute(part: slice) -> None:
+            self.code.call(
+                "waitinfo_linear", pointer, len(rows[part]), address(rows[part]),
+                address(result[part]), int(whole),
+            )  # fmt: skip
+
+        run(divide(len(rows)), compute)
         return torch.from_numpy(result)
 
     def best(
@@ -48,8 +54,14 @@ class NativeMatrix:
         count = len(rows)
         best, value = np.empty(count, np.int64), np.empty(count, np.float32)
         everything = np.empty((count, self.linear.outputs), np.float32) if scores else None
-        self.code.call(
-            "waitinfo_best", ctypes.byref(self.linear), count, address(rows), address(never),
-            len(never), address(best), address(value), address(everything),
-        )  # fmt: skip
+
+        def compute(part: slice) -> None:
+            numbers = (best, value, everything)
+            some = [address(None if array is None else array[part]) for array in numbers]
+            self.code.call(
+                "waitinfo_best", ctypes.byref(self.linear), len(rows[part]), address(rows[part]),
+                address(never), len(never), *some,
+            )  # fmt: skip
+
+        run(divide(count), compute)
         return best, value, everything

@@ -20,6 +20,7 @@ from waitinfo.model.native.library import (
     Norm,
     address,
 )
+from waitinfo.model.native.threads import divide, run
 from waitinfo.text.special import BOS, PAD
 
 if TYPE_CHECKING:
@@ -108,11 +109,17 @@ class NativeModel:
 
         The tokens of a row are in order. Keys and values of the source go to `memories`.
         """
-        self.code.call(
-            "waitinfo_encode", ctypes.byref(self.model), len(x), address(x), address(rows),
-            address(at), address(info), caches.layers, memories.layers,
-            int(at.max()) + 1,
-        )  # fmt: skip
+        keys = int(at.max()) + 1
+
+        def compute(part: slice) -> None:
+            some = None if info is None else info[part]
+            self.code.call(
+                "waitinfo_encode", ctypes.byref(self.model), len(x[part]), address(x[part]),
+                address(rows[part]), address(at[part]), address(some), caches.layers,
+                memories.layers, keys,
+            )  # fmt: skip
+
+        run(divide(len(x), rows), compute)
 
     def decode(
         self,
@@ -131,11 +138,16 @@ class NativeModel:
         """
         keys = int(max(at.max() + 1, visible.max()))
         stride = 0 if bias is None else bias.shape[1]
-        self.code.call(
-            "waitinfo_decode", ctypes.byref(self.model), len(x), address(x), address(rows),
-            address(at), address(visible), address(info), address(bias), stride,
-            caches.layers, memories.layers, keys,
-        )  # fmt: skip
+
+        def compute(part: slice) -> None:
+            numbers = (x, rows, at, visible, info, bias)
+            some = [address(None if array is None else array[part]) for array in numbers]
+            self.code.call(
+                "waitinfo_decode", ctypes.byref(self.model), len(x[part]), *some, stride,
+                caches.layers, memories.layers, keys,
+            )  # fmt: skip
+
+        run(divide(len(x)), compute)
 
     def best(
         self, states: NDArray[np.float32], scores: bool
