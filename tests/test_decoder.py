@@ -10,12 +10,12 @@ import torch
 
 from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.systems.mma.attention import MonotonicAttention
 from waitinfo.systems.moe_wait_k.attention import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.translation.beam import BeamDecoder
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:

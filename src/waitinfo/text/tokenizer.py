@@ -87,6 +87,12 @@ class Tokenizer:
         """Text of token ids, without special tokens."""
         return self._processor.decode([t for t in tokens if t >= SPECIALS or t == UNK]).strip()
 
+    def decode_many(self, sentences: Iterable[Iterable[int]], threads: int = -1) -> list[str]:
+        """Texts of token ids, with single spaces between words and without special tokens."""
+        kept = [[t for t in tokens if t >= SPECIALS or t == UNK] for tokens in sentences]
+        texts = self._processor.decode(kept, num_threads=threads) if kept else []
+        return [" ".join(text.split()) for text in texts]
+
     def piece(self, token: int) -> str:
         """A token as text, with a leading space shown as '▁'."""
         return self._processor.id_to_piece(token)

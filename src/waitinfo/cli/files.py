@@ -1,0 +1,72 @@
+"""`waitinfo translate --input FILE --out FILE`: files of any length."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from waitinfo.cli.display import note, pace_bar
+from waitinfo.cli.loading import load, use_threads
+from waitinfo.errors import WaitinfoError
+from waitinfo.progress import Silent
+from waitinfo.translation.files import Summary, translate_file
+from waitinfo.translation.options import TranslationOptions
+from waitinfo.translation.processes import Processes
+
+if TYPE_CHECKING:
+    from waitinfo.cli.translate import Request
+
+
+def run(request: Request) -> None:
+    """Translate a file; of several processes, the first one talks."""
+    if request.input is None:
+        raise WaitinfoError("--out: needs --input, a file that can be read again when resuming")
+    if request.pace or request.show != "words" or request.text:
+        raise WaitinfoError("--out: leave out --pace, --show and text")
+    if request.resume and request.force:
+        raise WaitinfoError("give --resume or --force, not both")
+    assert request.out is not None
+    use_threads(request.threads)
+    options = _options(request)
+    processes = Processes.join()
+    on_gpu = request.device.startswith("cuda")
+    dtype = request.dtype or ("bfloat16" if on_gpu else "float32")
+    device = processes.device(request.device)
+    loaded = load(request.model, device, dtype, request.system, request.settings)
+    with pace_bar() if processes.leads else nullcontext(Silent()) as progress:
+        summary = translate_file(
+            loaded,
+            request.input,
+            request.out,
+            options,
+            request.resume,
+            request.force,
+            request.rows,
+            processes,
+            progress,
+        )
+    _report(request, summary, processes.leads)
+
+
+def _report(request: Request, summary: Summary, leads: bool) -> None:
+    if summary.invalid:
+        others = f" and {len(summary.invalid) - 1:,} others" if len(summary.invalid) > 1 else ""
+        note(f"note: {request.input}, line {summary.invalid[0]}{others}: not valid UTF-8")
+    if not leads:
+        return
+    rate = summary.translated / max(summary.seconds, 1e-9)
+    note(f"{request.out}: {summary.translated:,} lines translated, {rate:,.0f} per second")
+
+
+def _options(request: Request) -> TranslationOptions:
+    return TranslationOptions(
+        k=request.k,
+        ending=request.ending,
+        segment=request.segment,
+        beam=request.beam,
+        best=request.best,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        seed=request.seed,
+        scores=request.scores,
+    )
