@@ -9,9 +9,10 @@ from waitinfo.cli.display import note, pace_bar
 from waitinfo.cli.loading import load, use_threads
 from waitinfo.errors import WaitinfoError
 from waitinfo.progress import Silent
-from waitinfo.translation.files import Summary, translate_file
+from waitinfo.translation.files import Summary, check_files, translate_file
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
+from waitinfo.translation.work import Work
 
 if TYPE_CHECKING:
     from waitinfo.cli.translate import Request
@@ -23,12 +24,13 @@ def run(request: Request) -> None:
         raise WaitinfoError("--out: needs --input, a file that can be read again when resuming")
     if request.pace or request.show != "words" or request.text:
         raise WaitinfoError("--out: leave out --pace, --show and text")
-    if request.resume and request.force:
-        raise WaitinfoError("give --resume or --force, not both")
     assert request.out is not None
+    check_files(request.input, request.out)
     use_threads(request.threads)
     options = _options(request)
     processes = Processes.join()
+    if processes.size == 1:  # else the first process does this for all of them
+        Work(request.out).check_start(request.resume, request.force)
     on_gpu = request.device.startswith("cuda")
     dtype = request.dtype or ("bfloat16" if on_gpu else "float32")
     device = processes.device(request.device)

@@ -35,6 +35,16 @@ class Summary:
     invalid: list[int]  # numbers of the lines with bytes that are not UTF-8, which became U+FFFD
 
 
+def check_files(source: Path, out: Path) -> None:
+    """Raise an error unless `source` can be read twice and `out` can be written."""
+    check_readable(source)
+    check_writable(out)
+    if not source.is_file():
+        raise WaitinfoError(f"{source}: is not a file that can be read again; copy it to one")
+    if out.exists() and out.samefile(source):
+        raise WaitinfoError(f"{out}: is the input; write to another file")
+
+
 def survey(path: Path) -> tuple[int, str]:
     """The number of lines of a file, and the checksum of its decompressed content."""
     digest, count = hashlib.sha256(), 0
@@ -121,10 +131,11 @@ class FileTranslation:
 
     def begin(self, resume: bool, force: bool) -> None:
         """Check the files and write the plan."""
+        self.work.check_start(resume, force)
         self.progress.stage("reading")
         lines, sha256 = survey(self.source)
-        if self.work.out.exists() and not (force or self.work.begun):
-            self._check_complete(lines, resume)
+        if resume and self.work.out.exists() and not self.work.begun:
+            self._check_complete(lines)
             self.complete = True
             return
         share = -(-lines // (BLOCKS_EACH * self.processes.size))
@@ -140,10 +151,8 @@ class FileTranslation:
                 raise
             self.complete = True  # it was quick, or there was nothing to do
 
-    def _check_complete(self, lines: int, resume: bool) -> None:
+    def _check_complete(self, lines: int) -> None:
         out = self.work.out
-        if not resume:
-            raise WaitinfoError(f"{out}: exists already; replace it with --force")
         if (found := survey(out)[0]) != lines:
             raise WaitinfoError(
                 f"{out}: has {found:,} lines where {self.source} has {lines:,}, and there is "
@@ -230,12 +239,7 @@ def translate_file(
     Processes that torchrun started share the work.
     """
     began = time.monotonic()
-    check_readable(source)
-    check_writable(out)
-    if not source.is_file():
-        raise WaitinfoError(f"{source}: is not a file that can be read twice")
-    if out.exists() and out.samefile(source):
-        raise WaitinfoError(f"{out}: is the input; write to another file")
+    check_files(source, out)
     processes = processes or Processes.join()
     task = FileTranslation(
         loaded,

@@ -8,6 +8,7 @@ for the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,10 @@ class StepCache(KeyValueCache):
         )
 
     def reorder(self, index: Tensor) -> None:
-        self.keys, self.values = (old.index_select(0, index) for old in (self.keys, self.values))
+        """Replace each row i with the former row index[i], as far as it is filled."""
+        for tensor in (self.keys, self.values):
+            filled = tensor[:, :, : self.position + 1]
+            filled.copy_(filled.index_select(0, index))
 
 
 def _resized(old: Tensor, index: Tensor | None, capacity: int, length: int) -> Tensor:
@@ -81,7 +85,7 @@ class Search:
         self.model, self.copies = model, copies
         device = model.device
         counts = np.fromiter(map(len, sources), np.int64, len(sources))
-        flat = np.fromiter((t for source in sources for t in source), np.int64, int(counts.sum()))
+        flat = np.fromiter(chain.from_iterable(sources), np.int64, int(counts.sum()))
         lengths = torch.from_numpy(counts + 1).to(device, non_blocking=True)
         tokens = pad_rows(flat, counts, None, EOS).to(device, non_blocking=True)
         encoded = model.encode(model.embed_source(tokens), lengths)

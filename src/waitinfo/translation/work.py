@@ -109,20 +109,30 @@ class Work:
     def begun(self) -> bool:
         return (self.folder / PLAN).is_file()
 
+    def check_start(self, resume: bool, force: bool) -> None:
+        """Raise an error if there is something that neither `resume` nor `force` allows for."""
+        if resume and force:
+            raise WaitinfoError("resume and force exclude each other; give one of them")
+        if resume or force:
+            return
+        if self.begun:
+            raise WaitinfoError(
+                f"{self.out}: an unfinished translation exists; continue it with --resume, "
+                "or start anew with --force"
+            )
+        if self.out.exists():
+            raise WaitinfoError(f"{self.out}: exists already; replace it with --force")
+
     def begin(self, plan: Plan, resume: bool, force: bool) -> None:
         """Start, or continue a translation with the same plan; an error if it has another."""
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "begin").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            self.check_start(resume, force)
             if force:
                 self._discard()
             if not self.begun:
                 _write(self.folder / PLAN, json.dumps(asdict(plan), indent=2) + "\n")
-            elif not resume:
-                raise WaitinfoError(
-                    f"{self.out}: an unfinished translation exists; continue it with --resume, "
-                    "or start anew with --force"
-                )
             self.join()
         self._check(plan)
 
