@@ -68,11 +68,20 @@ def build(size: str, vocabulary: int, device: str, dtype: str) -> LoadedModel:
     return LoadedModel(model, build_system("full"), Vocabulary(tokenizer, tokenizer), folder)
 
 
+_lengths: dict[tuple[int, ...], int] = {}
+
+
 def wanted_length(source: Sequence[int]) -> int:
-    """The length of a translation, with end-of-sentence; the same for the same source."""
-    seed = zlib.crc32(np.asarray(source, np.int64).tobytes())
-    factor = np.exp(SPREAD * np.random.default_rng(seed).standard_normal())
-    return max(1, round((len(source) + 1) * factor))
+    """The length of a translation, with end-of-sentence; the same for the same source.
+
+    Lengths are drawn before the clock starts, where they are needed first.
+    """
+    key = tuple(source)
+    if key not in _lengths:
+        seed = zlib.crc32(np.asarray(source, np.int64).tobytes())
+        factor = np.exp(SPREAD * np.random.default_rng(seed).standard_normal())
+        _lengths[key] = max(1, round((len(source) + 1) * factor))
+    return _lengths[key]
 
 
 def set_lengths() -> None:

@@ -100,38 +100,20 @@ class PaceLines(Lines):
 
 
 @contextmanager
-def pace_bar() -> Iterator[Progress]:
-    """Progress with lines per second: a bar on a terminal, lines elsewhere."""
+def progress_bar(paced: bool = False) -> Iterator[Progress]:
+    """Bars on a terminal, lines elsewhere; `paced` adds lines per second and time left."""
     if not console.is_terminal:
-        yield PaceLines()
+        yield PaceLines() if paced else Lines()
         return
-    columns = (
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:12}"),
-        BarColumn(),
-        TextColumn("{task.fields[pace]}"),
+    amount = (
+        (TextColumn("{task.fields[pace]}"),)
+        if paced
+        else (TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     )
+    name = TextColumn("{task.description:12}" if paced else "{task.description:24}")
+    columns = (SpinnerColumn(finished_text="✓"), name, BarColumn(), *amount)
     with RichProgress(*columns, console=console) as bars:
-        progress = PaceBar(bars)
-        yield progress
-        progress._complete()
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Bars on a terminal, lines elsewhere."""
-    if not console.is_terminal:
-        yield Lines()
-        return
-    columns = (
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:24}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-    )
-    with RichProgress(*columns, console=console) as bars:
-        progress = BarProgress(bars)
+        progress = PaceBar(bars) if paced else BarProgress(bars)
         yield progress
         progress._complete()
 

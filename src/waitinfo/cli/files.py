@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from waitinfo.cli.display import note, pace_bar
+from waitinfo.cli.display import note, progress_bar
 from waitinfo.cli.loading import load, use_threads
 from waitinfo.errors import WaitinfoError
 from waitinfo.progress import Silent
@@ -35,7 +35,7 @@ def run(request: Request) -> None:
     dtype = request.dtype or ("bfloat16" if on_gpu else "float32")
     device = processes.device(request.device)
     loaded = load(request.model, device, dtype, request.system, request.settings)
-    with pace_bar() if processes.leads else nullcontext(Silent()) as progress:
+    with progress_bar(paced=True) if processes.leads else nullcontext(Silent()) as progress:
         summary = translate_file(
             loaded,
             request.input,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.special import EOS, PAD
-from waitinfo.translation.search import CROWDED, Candidate, Search
+from waitinfo.translation.search import CROWDED, Candidate, Search, best_tokens
 
 # Chooses the next tokens [R] from logits [R, V], given the original rows [R] and their position.
 Choice = Callable[[Tensor, Tensor, int], Tensor]
@@ -51,7 +51,7 @@ class GreedySearch(Search):
         """Write one token in every row that is not done: [R], PAD in the others."""
         logits = self.next_logits()
         normaliser = self.log_total(logits) if self.scores else None
-        best, tokens = self.restrict(logits).max(-1)
+        best, tokens = best_tokens(self.restrict(logits))
         self.sum = self.sum + best.sum(dtype=self.sum.dtype)
         if self.choose is not None:
             tokens = self.choose(logits, self.origin, self.written - 1)

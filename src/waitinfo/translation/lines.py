@@ -58,7 +58,8 @@ class LineTranslator:
             yield Window(indices, sentences, distinct=self.options.samples)
 
     def _translate(self, window: Window, writer: ThreadPoolExecutor) -> Iterator[Lines]:
-        yield window.empty(self.options.best)
+        if empty := window.empty(self.options.best):
+            yield empty
         waiting: deque[Future[Lines]] = deque()
         for batch in self.decoder.decode(window.sentences, window.places):
             waiting.append(writer.submit(self._finish, window, batch))

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import CachePosition
+from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.batch import pad_rows
 from waitinfo.model.cache import KeyValueCache, Rows
-from waitinfo.model.transformer import Transformer
+from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.text.special import BOS, EOS, PAD
 
 STRIDE = {"cpu": 1, "cuda": 8}  # steps between two looks at which rows are finished
-CROWDED = 0.85  # share of unfinished rows above which finished ones may stay
+CROWDED = 0.7  # share of unfinished rows above which letting the others go costs more than it saves
 GROWTH = 32  # positions by which full caches grow
 
 
@@ -42,39 +42,57 @@ class Candidate(NamedTuple):
 
 
 class StepCache(KeyValueCache):
-    """Keys and values of rows that are all at the same position."""
+    """Keys and values of rows that are all at the same position: [2, R, H, capacity, d/H]."""
 
-    position = 0  # where the next keys and values go
+    both: Tensor
+
+    def __init__(self, both: Tensor) -> None:
+        self.position = 0  # where the next keys and values go
+        self._set(both)
+
+    def _set(self, both: Tensor) -> None:
+        self.both, self.keys, self.values = both, both[0], both[1]
 
     def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
-        end = self.position + keys.shape[2]
-        self.keys[:, :, self.position : end] = keys
-        self.values[:, :, self.position : end] = values
+        self.keys[:, :, self.position] = keys[:, :, 0]
+        self.values[:, :, self.position] = values[:, :, 0]
+
+    def put_both(self, both: Tensor, rows: Rows, at: Tensor) -> None:
+        self.both[:, :, :, self.position] = both[:, 0].transpose(0, 1)
 
     def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
         return self.keys[:, :, :length], self.values[:, :, :length]
 
     def resize(self, index: Tensor | None, capacity: int, length: int) -> None:
         """Keep some rows (None: all) and their first `length` positions."""
-        self.keys, self.values = (
-            _resized(old, index, capacity, length) for old in (self.keys, self.values)
-        )
+        kept = self.both[:, :, :, :length]
+        if index is not None:
+            kept = kept.index_select(1, index)
+        _, rows, heads, _, width = kept.shape
+        both = kept.new_zeros(2, rows, heads, capacity, width)
+        both[:, :, :, :length] = kept
+        self._set(both)
 
     def reorder(self, index: Tensor) -> None:
         """Replace each row i with the former row index[i], as far as it is filled."""
-        for tensor in (self.keys, self.values):
-            filled = tensor[:, :, : self.position + 1]
-            filled.copy_(filled.index_select(0, index))
+        filled = self.both[:, :, :, : self.position + 1]
+        filled.copy_(filled.index_select(1, index))
 
 
-def _resized(old: Tensor, index: Tensor | None, capacity: int, length: int) -> Tensor:
-    kept = old[:, :, :length]
-    if index is not None:
-        kept = kept.index_select(0, index)
-    rows, heads, _, width = kept.shape
-    fresh = old.new_zeros(rows, heads, capacity, width)
-    fresh[:, :, :length] = kept
-    return fresh
+def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of every row [R, V], and its token: [R] each."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        # NumPy's argmax is many times as fast as torch's.
+        tokens = torch.from_numpy(logits.numpy().argmax(-1))
+        return logits.gather(1, tokens[:, None])[:, 0], tokens
+    found = logits.max(-1)
+    return found.values, found.indices
+
+
+def _together(encoded: Encoded) -> Encoded:
+    """Keys and values with those of a head in one place: every step reads them."""
+    memories = [Memory(m.keys.contiguous(), m.values.contiguous()) for m in encoded.memories]
+    return Encoded(memories, encoded.info)
 
 
 class Search:
@@ -91,9 +109,10 @@ class Search:
         encoded = model.encode(model.embed_source(tokens), lengths)
         each = torch.arange(len(sources), device=device).repeat_interleave(copies)
         self.lengths = lengths[each]  # [R] of the sources, including end-of-sentence
-        self.encoded = encoded.select(each) if copies > 1 else encoded
+        self.encoded = _together(encoded.select(each) if copies > 1 else encoded)
         self.written = 0  # tokens of every row
-        self.longest = int(length_limit(torch.tensor(int(counts.max()) + 1)))
+        self.longest: int = length_limit(int(counts.max()) + 1)
+        self.positions = model.position_table(self.longest + 1)
         self.stride = STRIDE.get(device.type, 1)
         self.capacity = min(self.longest, int(counts.max()) + GROWTH)
         self.caches = self._new_caches(len(each))
@@ -103,11 +122,8 @@ class Search:
     def _new_caches(self, rows: int) -> list[StepCache]:
         config = self.model.config
         like = torch.empty(0, device=self.model.device, dtype=self.model.dtype)
-        width = config.width // config.heads
-        return [
-            StepCache(rows, config.heads, self.capacity, width, like)
-            for _ in range(config.decoder_layers)
-        ]
+        shape = (2, rows, config.heads, self.capacity, config.width // config.heads)
+        return [StepCache(like.new_zeros(shape)) for _ in range(config.decoder_layers)]
 
     def _prepare_rows(self) -> None:
         count = len(self.lengths)
@@ -122,7 +138,7 @@ class Search:
         for cache in self.caches:
             cache.position = self.written
         at = torch.full_like(self.visible, self.written)
-        target = model.embed_target(self.inputs, at)
+        target = model.embed_target(self.inputs, at, self.positions)
         position = CachePosition(self.rows, at, self.written + 1)
         decoded = model.step(target, self.encoded, self.visible, list(self.caches), position)
         self.written += 1
@@ -148,7 +164,7 @@ class Search:
         for cache in self.caches:
             cache.resize(index, self.capacity, self.written)
         if index is not None:
-            self.encoded = self.encoded.select(index)
+            self.encoded = _together(self.encoded.select(index))
             self.lengths, self.inputs = self.lengths[index], self.inputs[index]
             self._prepare_rows()
 
