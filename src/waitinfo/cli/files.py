@@ -32,7 +32,7 @@ def run(request: Request) -> None:
     if processes.size == 1:  # else the first process does this for all of them
         Work(request.out).check_start(request.resume, request.force)
     on_gpu = request.device.startswith("cuda")
-    dtype = request.dtype or ("bfloat16" if on_gpu else "float32")
+    dtype = "bfloat16" if on_gpu and request.dtype == "auto" else request.dtype
     device = processes.device(request.device)
     loaded = load(request.model, device, dtype, request.system, request.settings)
     with progress_bar(paced=True) if processes.leads else nullcontext(Silent()) as progress:

@@ -43,7 +43,7 @@ class Request:
     ending: str
     beam: int
     device: str
-    dtype: str | None
+    dtype: str
     threads: int
     out: Path | None
     resume: bool
@@ -72,8 +72,7 @@ def run(request: Request) -> None:
         )
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
-    dtype = request.dtype or "float32"
-    loaded = load(request.model, request.device, dtype, request.system, request.settings)
+    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     check_dial(loaded.system, request.k)
     k, lines = request.k, _lines(request)

@@ -34,8 +34,8 @@ class SentenceDecoder:
 
     def decode(self, sentences: Sequence[list[int]], places: Sequence[Place]) -> Iterator[Batch]:
         """Yield translations as batches are completed."""
-        if self.system.simultaneous:
-            yield from self._by_policy(sentences)
+        if self.system.simultaneous or self._is_native:
+            yield from self._by_engine(sentences)
             return
         todo = list(range(len(sentences)))
         while todo:
@@ -74,8 +74,14 @@ class SentenceDecoder:
         torch.cuda.empty_cache()
         self.budget = self.budget.halved()
 
-    def _by_policy(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
-        """Translate with a policy that writes before the source is complete."""
+    @property
+    def _is_native(self) -> bool:
+        """Whether compiled code does what is asked: the engine's caches need no padding there."""
+        special = self.options.beam > 1 or self.options.samples or self.options.scores
+        return self.model.native is not None and not special
+
+    def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
+        """Translate as streams that get all their input at once."""
         decoder = Decoder(self.model, self.system, self.options.ending, self.budget.rows)
         results = decoder.results(sentences, self.k)
         while some := list(islice(results, self.budget.rows)):
