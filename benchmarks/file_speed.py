@@ -29,6 +29,7 @@ from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.quantize import quantize
 from waitinfo.model.saving import LoadedModel
+from waitinfo.streaming.engine.slots import Slots
 from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
 from waitinfo.text.special import EOS, SPECIALS
@@ -85,7 +86,7 @@ def wanted_length(source: Sequence[int]) -> int:
 
 
 def set_lengths() -> None:
-    """Let every search end its translations at the wanted lengths."""
+    """Let every search, and the engine, end its translations at the wanted lengths."""
     start, keep, restrict = Search.__init__, Search.keep, Search.restrict
 
     def start_wanted(
@@ -106,6 +107,15 @@ def set_lengths() -> None:
         logits[:, EOS] = torch.where(ends, 1e4, -1e4).to(logits.dtype)
         return logits
 
+    write = Slots.write
+
+    def write_wanted(self: Any, rows: Any, tokens: Any, infos: Any) -> Any:
+        sources = [self.sources[slot][:-1] for slot in rows.tolist()]
+        ends = self.written[rows] + 1 >= np.array([wanted_length(source) for source in sources])
+        other = np.where(tokens == EOS, SPECIALS, tokens)
+        return write(self, rows, np.where(ends, EOS, other), infos)
+
+    Slots.write = write_wanted  # type: ignore[method-assign]
     Search.__init__ = start_wanted  # type: ignore[method-assign]
     Search.keep = keep_wanted  # type: ignore[method-assign]
     Search.restrict = restrict_wanted  # type: ignore[method-assign]
@@ -139,7 +149,8 @@ def measure(
         began = time.perf_counter()
         translate_file(loaded, source, out, options, rows=rows)
         seconds = time.perf_counter() - began
-        assert out.read_bytes().count(b"\n") == len(lines)
+        found = out.read_bytes().split(b"\n")
+        assert len(found) == len(lines) + 1
     result: dict[str, float | int | None] = {
         "beam": beam, "rows": rows, "lines": len(lines), "seconds": seconds,
         "mean_source_tokens": sum(map(len, encoded)) / len(encoded),
