@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "streaming": {"model", "systems", "text"},
     "evaluation": {"model", "streaming", "systems", "text"},
     "training": {"evaluation", "model", "streaming", "systems", "text"},
+    "analysis": {"evaluation", "model", "streaming", "systems", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
@@ -37,6 +38,7 @@ EXTRAS = {
     "text": {"zstandard"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
+    "analysis": {"spacy", "stanza"},
 }
 
 
@@ -200,6 +202,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("train --help", "adaptive-wait-k"),
         ("translate --help", "--pace"),
         ("evaluate --help", "--reference"),
+        ("analyse --help", "--source-tags"),
         ("models", "wait-info"),
         ("models de-en", "de-en"),
     ],

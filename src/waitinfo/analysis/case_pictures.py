@@ -13,7 +13,7 @@ from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, plain
 
 MORE, LESS, NONE = "#B03A00", "#00508C", "black"  # info above and below the average
 LINE = 0.21  # inches of a row
-WRITTEN_WIDTH = 44  # characters that fit into the column of written tokens
+WRITTEN_WIDTH = 36  # characters that fit into the column of written tokens
 
 
 def average(tokens: Sequence[Numbers]) -> float:
@@ -32,7 +32,7 @@ def shade(token: Numbers, mean: float) -> dict[str, Any]:
 def text_of(token: Numbers, with_info: bool = True) -> str:
     if token["info"] is None or not with_info:
         return plain(token["token"])
-    return plain(f"{token['token']} {token['info']:.1f}")
+    return plain(f"{token['token']} {token['info']:.2f}")
 
 
 def lines_of(written: Sequence[Numbers], width: int) -> list[list[Numbers]]:
@@ -59,7 +59,7 @@ def draw_case(plt: Any, found: Numbers) -> Any:
     rows = max(sum(len(lines) for _, lines in layout) for layout in layouts)
     height = LINE * (rows + 3)
     figure, panels = plt.subplots(
-        1, len(subjects), figsize=(4.6 * len(subjects), height), layout="constrained", squeeze=False
+        1, len(subjects), figsize=(3.7 * len(subjects), height), layout="constrained", squeeze=False
     )
     for axes, subject, layout in zip(panels[0], subjects, layouts, strict=True):
         _draw_column(axes, subject, layout, rows)

@@ -17,6 +17,7 @@ from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, STYLE, axis_title, 
 
 ORANGE, BLUE = COLOURS[0], COLOURS[1]
 GREY = "0.45"
+ENOUGH = 20  # sentences for a BLEU that is worth drawing
 
 
 def curve_style(number: int) -> dict[str, Any]:
@@ -30,7 +31,8 @@ def curve_style(number: int) -> dict[str, Any]:
 
 
 def legend(axes: Any, **options: Any) -> None:
-    axes.legend(fontsize=7.5, framealpha=0.85, edgecolor="none", **options)
+    if options.get("handles") or axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7.5, framealpha=0.85, edgecolor="none", **options)
 
 
 # Info by part of speech
@@ -103,9 +105,13 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
     per = found["of_sentences"]
     edges = np.asarray(per["edges"])
     counts = np.asarray(per["both"], np.float64).T
-    shades = left.pcolormesh(edges, edges, np.ma.masked_equal(counts, 0), cmap="Greys", linewidth=0)
+    shades = left.pcolormesh(
+        edges, edges, np.ma.masked_equal(counts, 0), cmap="Greys", linewidth=0,
+        vmin=-0.2 * counts.max(),  # one sentence is not white
+    )  # fmt: skip
     shades.set_rasterized(True)
-    figure.colorbar(shades, ax=left, label="sentences", pad=0.02)
+    scale = figure.colorbar(shades, ax=left, label="sentences", pad=0.02)
+    scale.ax.set_ylim(0, max(1.0, counts.max()))
     left.plot(
         edges[[0, -1]], edges[[0, -1]], color=BLUE, linewidth=1, linestyle="--", label="equal"
     )
@@ -113,6 +119,8 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
         found["length_ratio"], found["info_ratio"], "D", color=ORANGE, markeredgecolor="black",
         label=f"corpus: {found['length_ratio']:.2f}, {found['info_ratio']:.2f}",
     )  # fmt: skip
+    left.set_xticks(left.get_yticks())
+    left.set_xlim(edges[0], edges[-1])
     left.set_xlabel("length ratio, source to target (tokens)")
     left.set_ylabel("info ratio per token, target to source")
     legend(left, loc="upper left")
@@ -122,7 +130,9 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
     right.axvline(0, color="black", linewidth=0.8)
     right.axvline(
         difference["mean"], color=ORANGE, linewidth=1.4, linestyle="--",
-        label=f"mean {difference['mean']:.1f}, deviation {difference['deviation']:.1f}",
+        label=f"mean {difference['mean']:.1f}, deviation {difference['deviation']:.1f}".replace(
+            "-", "−"
+        ),
     )  # fmt: skip
     right.set_xlabel("total info of source − of reference")
     right.set_ylabel("sentences")
@@ -134,7 +144,7 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
 
 
 def draw_early_stop(plt: Any, found: Numbers) -> Any:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5), layout="constrained")
     for number, subject in enumerate(found["subjects"]):
         dials = sorted(subject["dials"], key=lambda at: at["latency"]["allow"])
         xs = [at["latency"]["allow"] for at in dials]
@@ -149,7 +159,7 @@ def draw_early_stop(plt: Any, found: Numbers) -> Any:
             )  # fmt: skip
         for part, filled in (("complete", True), ("early", False)):
             known = [(x, at["split"][part]["allow"]) for x, at in zip(xs, dials, strict=True)
-                     if at["split"][part]]  # fmt: skip
+                     if at["sentences"][part] >= ENOUGH]  # fmt: skip
             style = curve_style(number) | {"markerfacecolor": None if filled else "white"}
             style["linestyle"] = "-" if filled else ":"
             if known:
@@ -161,7 +171,7 @@ def draw_early_stop(plt: Any, found: Numbers) -> Any:
     for axes in (left, right):
         axes.set_xlabel(short_title(found["latency"]))
         axes.grid(alpha=0.25, linewidth=0.6)
-        legend(axes)
+        legend(axes, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 
 
@@ -194,15 +204,15 @@ def draw_attention(plt: Any, found: Numbers) -> Any:
         )  # fmt: skip
         panels[2].plot(
             [b["distance"] for b in bins], [b["relative_weight_without_info"] for b in bins],
-            color=GREY, linewidth=0.8, linestyle=":",
-            label="same scores without info" if number == 0 else None,
+            color=COLOURS[number % len(COLOURS)], linewidth=0.9, linestyle=":",
         )  # fmt: skip
+    panels[2].plot([], [], color=GREY, linewidth=0.9, linestyle=":", label="without info")
     panels[2].set_xlabel("|target info − source info|")
     panels[2].set_ylabel("weight (uniform = 1)")
     panels[2].set_title("cross-attention", fontsize=9)
     for axes in panels:
         axes.axhline(1, color="black", linewidth=0.6)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0 if axes is not panels[2] else None)
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.legend(fontsize=6.5, framealpha=0.85, edgecolor="none")
     return figure
@@ -213,7 +223,7 @@ def draw_attention(plt: Any, found: Numbers) -> Any:
 
 def draw_difficulty(plt: Any, found: Numbers) -> Any:
     figure, panels = plt.subplots(2, 2, figsize=(7.2, 5.0), layout="constrained", sharex="col")
-    titles = {"length": "source length (words)", "crossings": "share of crossing alignments"}
+    titles = {"length": "words of the source", "crossings": "share of crossing alignments"}
     for column, (feature, label) in enumerate(titles.items()):
         bins = found[feature]
         for number, subject in enumerate(found["subjects"]):
@@ -222,7 +232,7 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
                     [b["mean"] for b in bins], [b["subjects"][number][field] for b in bins],
                     label=plain(f"{subject['name']} {subject['k']:g}"), **curve_style(number),
                 )  # fmt: skip
-        panels[1, column].set_xlabel(f"{label}, quarters of the test set")
+        panels[1, column].set_xlabel(f"{label} (quarters)")
     panels[0, 0].set_ylabel("BLEU")
     panels[1, 0].set_ylabel(short_title(found["latency"]))
     for axes in panels.flat:
