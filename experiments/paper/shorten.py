@@ -20,7 +20,7 @@ TEST_AT = 900_500  # lines before the test part of europarl-178k
 def shortened(path: Path, count: int) -> list[str]:
     if path.name.startswith("europarl.train"):
         start = list(islice(read_lines(path), count))
-        return [*start, *[""] * (TEST_AT - count), *start[: count // 4]]
+        return [*start, *[""] * (TEST_AT - count), *start[: max(4, count // 40)]]
     return list(islice(read_lines(path), count))
 
 

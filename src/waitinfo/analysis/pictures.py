@@ -43,7 +43,7 @@ def tag_style(tag: str) -> dict[str, Any]:
         return {"facecolor": "#F3B58E", "edgecolor": ORANGE}
     if tag in FUNCTION:
         return {"facecolor": "#9CC6E3", "edgecolor": BLUE, "hatch": "////"}
-    return {"facecolor": "0.88", "edgecolor": GREY, "hatch": "...."}
+    return {"facecolor": "0.9", "edgecolor": GREY}
 
 
 def violin(axes: Any, x: float, found: Numbers, edges: Sequence[float], tag: str) -> None:
@@ -70,7 +70,11 @@ def draw_violins(plt: Any, found: Numbers, field: str, edges: str, label: str) -
         len(sides), 1, figsize=(7.2, 2.9 * len(sides)), layout="constrained", squeeze=False
     )
     for side, axes in zip(sides, panels[:, 0], strict=True):
-        tags = {tag: each for tag, each in found[side]["tags"].items() if each[field]["count"] >= 5}
+        tags = {
+            tag: each
+            for tag, each in found[side]["tags"].items()
+            if each[field]["count"] >= 5 and tag not in ("SYM", "X")  # as in the paper
+        }
         order = sorted(tags, key=lambda tag: -tags[tag][field]["mean"])
         for x, tag in enumerate(order):
             violin(axes, x, tags[tag][field], found["edges"][edges], tag)
@@ -134,6 +138,7 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
             "-", "−"
         ),
     )  # fmt: skip
+    right.set_ylim(top=1.15 * max(1, *difference["histogram"]))  # room for the legend
     right.set_xlabel("total info of source − of reference")
     right.set_ylabel("sentences")
     legend(right, loc="upper left")
