@@ -71,6 +71,7 @@ class Analysed:
         return called(
             "analyse", "--source", self.folder / "test.de", "--reference", self.folder / "test.en",
             "--k", "1,5", "--against-k", "1,3,7", "--out", out or self.out, "--case", 6,
+            "--dtype", "float32",
             "--source-tags", self.folder / "de.tsv", "--target-tags", self.folder / "en.tsv",
             self.folder / "en.tsv", *more,
         )  # fmt: skip
@@ -159,6 +160,15 @@ def test_the_same_command_translates_nothing_again(
     before = (analysed.out / "early-stop.json").read_bytes()
     assert analysed.run("--what", "early-stop").returncode == 0
     assert sum(decoded) == 0 and (analysed.out / "early-stop.json").read_bytes() == before
+
+
+def test_models_of_integers_are_analysed_too(analysed: Analysed, tmp_path: Path) -> None:
+    """They translate with integers; their attention is computed with floats."""
+    more = ("--dtype", "int8", "--sentences", 1, "--what", "ratio,attention")
+    done = analysed.run(*more, out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "attention.json").read_text())["facts"]
+    assert facts["subjects"][0]["settings"]["dtype"] == "int8"
 
 
 # Numbers

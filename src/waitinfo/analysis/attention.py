@@ -112,7 +112,7 @@ class Distance:
 def compute(study: Study) -> Numbers:
     """The model decodes its own translations again, along the paths they took."""
     middle = study.middle()
-    loaded = study.main.evaluation.loaded
+    loaded = study.float_model
     sources = study.main.evaluation.tokenized
     targets = [h.tokens for h in middle.hypotheses]
     diagonals: dict[tuple[str, int], Diagonal] = defaultdict(Diagonal)

@@ -18,8 +18,7 @@ SHOWN = 10  # sentences where two policies differ most
 
 def compute(study: Study) -> Numbers:
     tokens = study.main.evaluation.tokenized
-    loaded = study.main.evaluation.loaded
-    lines = alignments(loaded, tokens, study.reference_tokens, study.progress)
+    lines = alignments(study.float_model, tokens, study.reference_tokens, study.progress)
     features = {
         "length": np.array([len(text.split()) for text in study.sources], np.float64),
         "crossings": np.array([crossing_share(line) for line in lines]),

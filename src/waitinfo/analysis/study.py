@@ -16,6 +16,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
 from waitinfo.evaluation.partial import Partial
+from waitinfo.model.integer import IntegerEmbedding
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
 
@@ -136,6 +138,14 @@ class Study:
         tokens = self.main.evaluation.tokenized
         loaded = self.main.evaluation.loaded
         return pair_infos(loaded, tokens, self.reference_tokens, self.progress)
+
+    @cached_property
+    def float_model(self) -> LoadedModel:
+        """The main model, computed with floats: with integers, attention cannot be observed."""
+        loaded = self.main.evaluation.loaded
+        if not isinstance(loaded.model.source_embedding, IntegerEmbedding):
+            return loaded
+        return load_model(loaded.folder, str(loaded.model.device), "float32")
 
     def line(self, index: int) -> int:
         """The line of a sentence in its file, from 1."""

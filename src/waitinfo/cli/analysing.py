@@ -66,8 +66,13 @@ def analyse(
     ] = "paper.AL",
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "float32",
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Analyse a model: what its info measures, where it stops early, where policies differ.
