@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "translation": {"model", "streaming", "systems", "text"},
     "evaluation": {"model", "streaming", "systems", "text", "translation"},
     "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
+    "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
@@ -38,6 +39,7 @@ EXTRAS = {
     "text": {"zstandard"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
+    "analysis": {"spacy", "stanza"},
 }
 
 
@@ -201,6 +203,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("train --help", "adaptive-wait-k"),
         ("translate --help", "--pace"),
         ("evaluate --help", "--reference"),
+        ("analyse --help", "--source-tags"),
         ("models", "wait-info"),
         ("models de-en", "de-en"),
     ],

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from waitinfo.cli.analysing import analyse
 from waitinfo.cli.making import Paths, prepare, train
+from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,18 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-ModelFolder = Annotated[
-    Path | None,
-    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
-]
-DecodingSystem = Annotated[
-    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
-]
-DecodingSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -337,6 +327,9 @@ def compare(
             title=title,
         )
     )
+
+
+app.command()(analyse)
 
 
 @app.command()
