@@ -19,6 +19,7 @@ from torch import Tensor
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter
 from waitinfo.systems.base import System
@@ -122,6 +123,10 @@ class Engine:
             self.state.policy.k[slot] = k
             self._wake(slot)
 
+    def force(self, slot: int, path: Path) -> None:
+        """Write these tokens first, each once so many source tokens are read."""
+        self.state.forced.put(slot, path)
+
     def hold(self, slot: int) -> None:
         """Leave a slot out of the rounds until `resume`."""
         self._held.add(slot)
@@ -205,7 +210,11 @@ class Engine:
         policy = self.state.select(rows)
         within = policy.written < length_limit(policy.read)
         due = (policy.read > 0) & (policy.read >= self.state.least[rows]) & within
-        return policy.complete | (due & self.system.ready(policy))
+        ready = due & self.system.ready(policy)
+        if forced := self.state.forced:
+            again = within & (policy.read > 0) & forced.due(rows, policy.read)
+            ready = torch.where(forced.mask(rows), again, ready)
+        return policy.complete | ready
 
     def _available(self, rows: Tensor) -> Tensor:
         return torch.tensor([self.source.available(s) for s in rows.tolist()], dtype=torch.long)
@@ -220,11 +229,15 @@ class Engine:
         accepted = policy.complete | self.system.accept(policy, step).cpu()
         if self.guard:
             accepted &= policy.complete | (tokens != EOS)
+        if forced := self.state.forced:
+            accepted |= forced.mask(rows)
         refused = rows[~accepted & finite]
         accepted &= finite
         kept = rows[accepted]
         self.target.keep_states(kept, accepted, step)
         self._events += self.state.write(kept, tokens[accepted], infos[accepted])
+        if forced:
+            forced.written(kept)
         self._read_after_refusal(refused)
 
     def _read_after_refusal(self, rows: Tensor) -> None:

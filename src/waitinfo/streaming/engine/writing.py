@@ -53,6 +53,8 @@ class TargetWriter:
         logits = model.logits(states)
         logits[:, [PAD, BOS]] = -torch.inf
         tokens = logits.argmax(-1)
+        if self.slots.forced:
+            tokens = self.slots.forced.replace(rows, tokens)
         step = Step(tokens, logits, decoded.extras, model.write_logits(states))
         return step, self._info(tokens, policy.written[:, None].to(device) + 1)
 
