@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
@@ -62,6 +63,13 @@ class AsyncTranslator:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+class Batch(NamedTuple):
+    """Events of a stream, and whether all that can be done without more text has been done."""
+
+    events: list[Event]
+    idle: bool
 
 
 class AsyncStream(Handle):
@@ -120,28 +128,23 @@ class AsyncStream(Handle):
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events as they happen, until the stream has been finished or closed."""
-        async for events in self.batches():
-            for event in events:
+        async for batch in self.batches():
+            for event in batch.events:
                 yield event
 
-    async def batches(self) -> AsyncIterator[list[Event]]:
-        """Events as they happen, all that there are at a time; none: something else changed."""
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Events as they happen, all that there are at a time."""
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
-            over = channel.over
+            over, idle = channel.over, not channel.busy
             events = scheduler.collect(channel)
-            yield events
+            yield Batch(events, idle)
             if over:
                 scheduler.check_error(channel)
                 return
             if not events:
                 await notifier.change_of(channel)
-
-    @property
-    def idle(self) -> bool:
-        """Whether all that can be done without more text has been done."""
-        return not self._channel.busy
 
     async def __aenter__(self) -> AsyncStream:
         return self
