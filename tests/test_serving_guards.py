@@ -81,15 +81,15 @@ def test_words_per_minute() -> None:
     client = Client(words_per_minute=60)
     assert client.spend(60) == 0
     assert 0.5 < client.spend(1) <= 1.0
-    keys = Keys([KeyLimits(KEY, words_per_minute=6000)])
+    keys = Keys([KeyLimits(KEY, words_per_minute=120)])
     with running(toy_hub(keys=keys)) as server, server.connect(f"/v1/stream?key={KEY}") as socket:
         start(socket)
-        send(socket, "text", text="ba " * 6010)
+        send(socket, "text", text="ba " * 121)
         send(socket, "end")
         found = until(socket, "ended")
         (told,) = [m for m in found if m["type"] == "error"]
         assert told["code"] == "rate" and told["retry_after"] > 0
-        assert found[-2]["words_in"] == 6010
+        assert found[-2]["words_in"] == 121
 
 
 @pytest.mark.parametrize(

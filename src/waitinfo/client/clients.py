@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from waitinfo.client.address import Address
 from waitinfo.client.remote import AsyncRemoteStream
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.event import Event, shown_text
 
 T = TypeVar("T")
 
@@ -22,38 +22,43 @@ TOGETHER = 8  # texts translated at a time
 class AsyncClient:
     """Opens streams on a server, on an event loop."""
 
-    def __init__(self, url: str, key: str | None = None, patience: float = PATIENCE) -> None:
-        self._address, self._patience = Address(url, key), patience
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        model: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._address, self._model, self._patience = Address(url, key), model, patience
 
     def stream(
         self,
         k: float | None = None,
         raw: bool = False,
-        model: str | None = None,
         history: int | None = HISTORY,
         **options: Any,
     ) -> AsyncRemoteStream:
         """Open a stream at dial k; `options` are further fields of `start` (docs/serving.md)."""
-        start = {"k": k, "model": model, **options}
+        start = {"k": k, "model": self._model, **options}
         start = {name: value for name, value in start.items() if value is not None}
         return AsyncRemoteStream(self._address, start, raw, self._patience, history)
 
-    async def translate(
-        self, text: str | list[str], k: float | None = None, model: str | None = None
-    ) -> Any:
+    async def translate(self, text: str | list[str], k: float | None = None) -> Any:
         """Translate a text, or a list of texts, at dial k."""
-        if isinstance(text, str):
-            async with self.stream(k, model=model, history=None) as stream:
-                await stream.push(text, wait=False)
-                await stream.finish()
-                return stream.text
+        texts = [text] if isinstance(text, str) else text
+        found = [shown_text(events) for events in await self.events(texts, k)]
+        return found[0] if isinstance(text, str) else found
+
+    async def events(self, texts: list[str], k: float | None = None) -> list[list[Event]]:
+        """The events of whole texts, each a stream of its own."""
         few = asyncio.Semaphore(TOGETHER)
 
-        async def one(part: str) -> str:
-            async with few:
-                return await self.translate(part, k, model)
+        async def one(text: str) -> list[Event]:
+            async with few, self.stream(k, history=0) as stream:
+                await stream.push(text, wait=False)
+                return await stream.finish()
 
-        return list(await asyncio.gather(*(one(part) for part in text)))
+        return list(await asyncio.gather(*(one(text) for text in texts)))
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -65,8 +70,14 @@ class AsyncClient:
 class Client:
     """Opens streams on a server; what `Translator` does, from any number of threads."""
 
-    def __init__(self, url: str, key: str | None = None, patience: float = PATIENCE) -> None:
-        self._client = AsyncClient(url, key, patience)
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        model: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._client = AsyncClient(url, key, model, patience)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="waitinfo-client", daemon=True
@@ -90,27 +101,13 @@ class Client:
 
         return RemoteStream(self, self._do(opened()))
 
-    def translate(
-        self, text: str | list[str], k: float | None = None, model: str | None = None
-    ) -> Any:
+    def translate(self, text: str | list[str], k: float | None = None) -> Any:
         """Translate a text, or a list of texts, at dial k."""
-        return self._do(self._client.translate(text, k, model))
+        return self._do(self._client.translate(text, k))
 
-    def push_many(self, texts: Mapping[RemoteStream, str]) -> dict[RemoteStream, list[Event]]:
-        """Text for several streams at once."""
-        return self._together({stream: stream.remote.push(t) for stream, t in texts.items()})
-
-    def finish_many(self, streams: Iterable[RemoteStream]) -> dict[RemoteStream, list[Event]]:
-        """Finish several streams together."""
-        return self._together({stream: stream.remote.finish() for stream in streams})
-
-    def _together(
-        self, work: Mapping[RemoteStream, Coroutine[Any, Any, list[Event]]]
-    ) -> dict[RemoteStream, list[Event]]:
-        async def all_of_them() -> list[list[Event]]:
-            return list(await asyncio.gather(*work.values()))
-
-        return dict(zip(work, self._do(all_of_them()), strict=True))
+    def events(self, texts: list[str], k: float | None = None) -> list[list[Event]]:
+        """The events of whole texts, each a stream of its own."""
+        return self._do(self._client.events(texts, k))
 
     def close(self) -> None:
         """Close all streams and end the client's thread."""

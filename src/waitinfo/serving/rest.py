@@ -15,7 +15,7 @@ from waitinfo.serving.html import Document
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, explain, parse_json
-from waitinfo.streaming.translator import shown_text
+from waitinfo.streaming.event import shown_text
 from waitinfo.text.files import normalise
 
 router = APIRouter()

@@ -15,6 +15,8 @@ from waitinfo.serving.guards import LOOPBACK
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import log
 
+SEND_BUFFER = 1 << 16
+
 
 def is_local(host: str) -> bool:
     """Whether an address is reached from this machine alone."""
@@ -74,6 +76,8 @@ def bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it. Without a limit, megabytes wait for a client that does not read.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         found.bind((host, port))
     except (OSError, OverflowError, UnicodeError) as error:
         raise WaitinfoError(f"--host {host} --port {port}: cannot be used ({error})") from None

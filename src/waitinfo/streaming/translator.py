@@ -13,7 +13,7 @@ from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.event import Event, shown_text
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
@@ -162,11 +162,6 @@ class Translator:
                 self._scheduler.close([stream._channel for stream in streams])
             for stream in streams:
                 yield shown_text([*pushed[stream], *finished[stream]])
-
-
-def shown_text(events: Iterable[Event]) -> str:
-    """The words that events made visible."""
-    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)
 
 
 def load(
