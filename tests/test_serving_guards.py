@@ -187,7 +187,7 @@ def test_a_slow_reader_is_closed_and_nobody_else_notices() -> None:
     with running(toy_hub(stall=0.5)) as server:
         raw = sockets.create_connection(("127.0.0.1", server.port))
         raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
-        slow = server.connect(sock=raw, max_queue=(1, 1))
+        slow = server.connect(sock=raw, max_queue=(1, 1), ping_interval=None)
         send(slow, "start", k=1, trace=True)
         stop = threading.Event()
 
