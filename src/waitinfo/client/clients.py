@@ -68,16 +68,10 @@ class AsyncClient:
 
 
 class Client:
-    """Opens streams on a server; what `Translator` does, from any number of threads."""
+    """Opens streams on a server, from any number of threads; made like an `AsyncClient`."""
 
-    def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        model: str | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        self._client = AsyncClient(url, key, model, patience)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._client = AsyncClient(*arguments, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="waitinfo-client", daemon=True

@@ -39,6 +39,9 @@ class Document(HTMLParser):
                 pass
 
     def handle_data(self, data: str) -> None:
+        if not self._kept and self._pieces and isinstance(self._pieces[-1], int):
+            self.texts[-1] += data  # the parser may give one text in several parts
+            return
         if self._kept or not data.strip():
             raw = self._kept and self._kept[-1] in ("script", "style")
             self._pieces.append(data if raw else escape(data, quote=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Models:
         for each in served:
             self._served.setdefault(each.name, {}).setdefault(each.system.name, each)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Served]:
         for systems in self._served.values():
             yield from systems.values()
 
