@@ -28,7 +28,7 @@ function state(text, bad = false) {
 
 function describe(word) {
   source.mark(word);
-  const parts = [`“${word.word}” was written when ${word.read} source words had been read, ${word.lag} ahead.`];
+  const parts = [`“${word.word}” was written when ${word.read} source words had been read, ${word.lag} more than words written.`];
   if (word.info !== undefined && word.info !== null) {
     parts.push(`Info read ${word.source_info.toFixed(1)}, info written ${word.target_info.toFixed(1)}`
       + (word.k === undefined ? "." : `: ${(word.source_info - word.target_info).toFixed(1)} ahead, K is ${word.k}.`)
@@ -72,7 +72,12 @@ function begin() {
     });
     return column;
   });
+  lay();
+}
+
+function lay() {
   $("panes").replaceChildren(...columns.map(({ pane }) => pane.root));
+  $("columns").classList.toggle("many", columns.length > 1);
 }
 
 function connection(name) {
@@ -177,9 +182,9 @@ if (Recognition) {
       }
     };
     recogniser.onerror = ({ error }) => state(`dictation: ${error}`, true);
-    recogniser.onend = () => { recogniser = null; $("dictate").textContent = "🎙 Dictate"; flush(); };
+    recogniser.onend = () => { recogniser = null; $("dictate").textContent = "Dictate"; flush(); };
     recogniser.start();
-    $("dictate").textContent = "⏹ Stop dictating";
+    $("dictate").textContent = "Stop dictating";
   });
 }
 
@@ -250,7 +255,7 @@ $("load").addEventListener("change", async () => {
   for (const { stream } of columns) stream?.close();
   const [head] = session;
   columns = (head.columns ?? [{}]).map((settings) => ({ ...settings, pane: new Translation(title(settings), describe) }));
-  $("panes").replaceChildren(...columns.map(({ pane }) => pane.root));
+  lay();
   source.clear();
   records = session.slice(1);
   state(`replaying ${file.name}; Start over ends it`);

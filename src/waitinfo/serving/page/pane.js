@@ -91,11 +91,12 @@ export class Translation {
     this.box = element("div", {
       class: "words", tabindex: "0", role: "log", "aria-live": "polite", "aria-labelledby": id,
     });
-    this.meter = element("meter", { min: "0", max: "15", low: "7", high: "12", "aria-label": "lag in words" });
+    this.meter = element("meter", { min: "0", max: "15", low: "6", high: "10", optimum: "0", "aria-label": "lag in words" });
     this.lagText = element("span");
     this.stairs = document.createElementNS(SVG, "svg");
     this.stairs.setAttribute("class", "stairs");
     this.stairs.setAttribute("role", "img");
+    this.stairs.setAttribute("preserveAspectRatio", "xMinYMid");
     this.root = element("article", { class: "pane", "aria-labelledby": id }, this.title, this.box,
       element("div", { class: "figures" }, this.meter, this.lagText), this.stairs);
     this.box.addEventListener("pointerover", (event) => this.choose(event.target));
