@@ -41,4 +41,4 @@ def test_the_client_runs() -> None:
 
 
 def test_twenty_lines_of_javascript() -> None:
-    assert len(block("js").splitlines()) <= 24
+    assert len(block("js").splitlines()) <= 20
