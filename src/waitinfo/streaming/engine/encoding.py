@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import Rows
 from waitinfo.model.transformer import Encoded, Transformer
-from waitinfo.streaming.engine.slots import Slots
+from waitinfo.streaming.engine.slots import Numbers, Slots
+from waitinfo.streaming.engine.slots import Rows as Chosen
 from waitinfo.text.special import PAD
 
 PASS_TOKENS = 8192  # source tokens in one pass, padding counted
@@ -32,6 +34,7 @@ class SourceEncoder:
         # One position more than a source can use: padding of a shared pass is stored there.
         width = slots.capacity + 1
         layers = model.config.encoder_layers if self.causal else 0
+        self.positions = model.position_table(width)
         self.caches = model.new_caches(layers, slots.count, width)
         self.memory = model.new_memories(slots.count, width)
         self.has_info = model.source_info is not None
@@ -49,12 +52,14 @@ class SourceEncoder:
         memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
         return Encoded(memories, rows.take(self.info[:, :length]) if self.has_info else None)
 
-    def available(self, slot: int) -> int:
-        """Source tokens that a slot may have read by now."""
+    def available(self, rows: Chosen) -> Chosen:
+        """Source tokens that each row may have read by now."""
+        slots = self.slots
         if self.causal:
-            return self.slots.encoded[slot]
-        waiting = self.slots.fed[slot] and not self.slots.encoded[slot]
-        return int(self.slots.policy.read[slot]) if waiting else len(self.slots.sources[slot])
+            return slots.encoded[rows]
+        arrived = np.array([len(slots.sources[slot]) for slot in rows.tolist()])
+        fed = np.array([slots.fed[slot] for slot in rows.tolist()])
+        return np.where(fed & (slots.encoded[rows] == 0), slots.read[rows], arrived)
 
     def preview(self, slot: int) -> None:
         """The info of source tokens that a bidirectional encoder cannot encode yet."""
@@ -63,7 +68,7 @@ class SourceEncoder:
         tokens = torch.tensor([self.slots.sources[slot]], device=self.model.device)
         info = self.model.embed_source(tokens).info
         if info is not None:
-            self.slots.receive(slot, 0, info[0].double().cpu())
+            self.slots.receive(slot, 0, info[0].double().cpu().numpy())
 
     def advance(self, rows: Sequence[int]) -> list[int]:
         """Encode what has arrived, within the budget of a round.
@@ -84,7 +89,7 @@ class SourceEncoder:
         """Source tokens that can be encoded now."""
         if not self.causal and not self.slots.fed[slot]:
             return 0
-        return len(self.slots.sources[slot]) - self.slots.encoded[slot]
+        return len(self.slots.sources[slot]) - int(self.slots.encoded[slot])
 
     def _shares(self, waiting: list[int]) -> dict[int, int]:
         """How many tokens each slot encodes in this round.
@@ -101,16 +106,16 @@ class SourceEncoder:
 
     def _encode(self, group: list[int], counts: list[int]) -> list[int]:
         slots, model = self.slots, self.model
-        starts = [slots.encoded[slot] for slot in group]
+        starts = slots.encoded[group].tolist()
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         tokens, at = self._block(group, starts, ends)
         rows = Rows.of(group, model.device)
         if self.causal:
-            source = model.embed_source(tokens, at)
+            source = model.embed_source(tokens, at, self.positions)
             encoded = model.extend(source, self.caches, CachePosition(rows, at, max(ends) + 1))
         else:
             positions = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
-            source = model.embed_source(tokens, positions)
+            source = model.embed_source(tokens, positions, self.positions)
             encoded = model.encode(source, torch.tensor(ends, device=at.device))
         self._store(group, starts, ends, rows, at, encoded)
         sums = encoded.memories[0].values.sum((1, 2, 3), dtype=torch.float32).tolist()
@@ -140,12 +145,22 @@ class SourceEncoder:
         at: Tensor,
         encoded: Encoded,
     ) -> None:
-        for cache, memory in zip(self.memory, encoded.memories, strict=True):
-            cache.put(memory.keys, memory.values, rows, at)
+        if encoded.joint is not None:
+            assert self.memory.joint is not None
+            self.memory.joint[:, :, rows.index[:, None], :, at] = encoded.joint
+        else:
+            for cache, memory in zip(self.memory, encoded.memories, strict=True):
+                cache.put(memory.keys, memory.values, rows, at)
         if encoded.info is not None:
             self.info[rows.index[:, None], at] = encoded.info.to(self.info.dtype)
-            infos = encoded.info.double().cpu()
-            for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
-                self.slots.receive(slot, start, info[: end - start])
-        for slot, end in zip(group, ends, strict=True):
-            self.slots.encoded[slot] = end
+            self._receive(group, starts, ends, encoded.info.double().cpu().numpy())
+        self.slots.encoded[group] = ends
+
+    def _receive(
+        self, group: list[int], starts: list[int], ends: list[int], infos: Numbers
+    ) -> None:
+        if infos.shape[1] == 1:
+            self.slots.receive_one(np.array(group), np.array(starts), infos[:, 0])
+            return
+        for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
+            self.slots.receive(slot, start, info[: end - start])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+Numbers = np.ndarray[Any, Any]
 Path = Sequence[tuple[int, int]]  # target tokens, each with the source tokens read before it
 
 
@@ -31,16 +34,16 @@ class Forced:
     def drop(self, slot: int) -> None:
         self._paths.pop(slot, None)
 
-    def mask(self, rows: Tensor) -> Tensor:
+    def mask(self, rows: Numbers) -> Numbers:
         """[R] whether the next token of a row is forced."""
-        return torch.tensor([slot in self._paths for slot in rows.tolist()])
+        return np.array([slot in self._paths for slot in rows.tolist()], dtype=bool)
 
-    def due(self, rows: Tensor, read: Tensor) -> Tensor:
+    def due(self, rows: Numbers, read: Numbers) -> Numbers:
         """[R] whether a row has read as much as it had when its next token was first written."""
         wanted = [self._paths[slot][0][1] if slot in self._paths else 0 for slot in rows.tolist()]
-        return read >= torch.tensor(wanted)
+        return read >= np.array(wanted)
 
-    def replace(self, rows: Tensor, tokens: Tensor) -> Tensor:
+    def replace(self, rows: Numbers, tokens: Tensor) -> Tensor:
         """Tokens [R] with those of forced rows in their places."""
         chosen = [
             self._paths[slot][0][0] if slot in self._paths else token
@@ -48,7 +51,7 @@ class Forced:
         ]
         return torch.tensor(chosen, device=tokens.device)
 
-    def written(self, rows: Tensor) -> None:
+    def written(self, rows: Numbers) -> None:
         """The next token of these rows was written."""
         for slot in rows.tolist():
             if slot in self._paths:
