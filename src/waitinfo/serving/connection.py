@@ -153,11 +153,12 @@ class Connection(ABC):
 
         A stream is idle if neither the client nor the server had anything to do for it.
         """
+        idle = self.hub.settings.idle
         while not live.ended:
             receiving = asyncio.ensure_future(self.wire.receive())
             try:
-                while not (await asyncio.wait({receiving}, timeout=self.hub.settings.idle))[0]:
-                    if live.worked_off:
+                while not (await asyncio.wait({receiving}, timeout=idle - live.quiet()))[0]:
+                    if live.quiet() >= idle:
                         raise Idle
                 await self._handle(live, receiving)
             finally:

@@ -36,7 +36,7 @@ class Live:
         self._mark: int | None = None  # id of the newest text
         self._surrogates = Surrogates()
         self._progress = asyncio.Event()
-        self._newest = self._now()
+        self._newest = self._active = self._now()
         metrics, name = hub.metrics, served.name
         self._words_in = metrics.words_in.labels(name)
         self._words_out = metrics.words_out.labels(name)
@@ -101,7 +101,8 @@ class Live:
 
     def _taken(self, words: int, mark: int | None) -> float:
         """Note that something was handed in, and count its words."""
-        self._newest, self.worked_off = self._now(), False
+        self._newest = self._active = self._now()
+        self.worked_off = False
         if mark is not None:
             self._mark = mark
         self.transcript.words_in += words
@@ -130,7 +131,7 @@ class Live:
     async def updates(self, trace: bool = False) -> AsyncIterator[Words | Idle]:
         """What there is to tell, until the stream is over."""
         async for events, idle in self.stream.batches():
-            mark = self._mark
+            mark, self._active = self._mark, self._now()
             if events and (found := self.transcript.take(events, trace)) is not None:
                 self._measure(found)
                 yield found
@@ -147,6 +148,10 @@ class Live:
             self._lag.observe(word.lag)
         if found.words:
             self._response.observe(self._now() - self._newest)
+
+    def quiet(self) -> float:
+        """Seconds since there was something to do for the stream; 0 while there is."""
+        return self._now() - self._active if self.worked_off else 0.0
 
     @property
     def k(self) -> float | None:

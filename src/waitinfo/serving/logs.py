@@ -51,5 +51,3 @@ def set_up(level: str) -> None:
         found.handlers = [handler]
         found.propagate = False
     logging.getLogger("waitinfo").setLevel(level.upper())
-    # uvicorn's own messages name addresses and paths.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from types import FrameType
 
@@ -15,7 +16,8 @@ from waitinfo.serving.guards import LOOPBACK
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import log
 
-SEND_BUFFER = 1 << 16
+SEND_BUFFER = 1 << 16  # bytes
+UNREAD_MILLISECONDS = 60_000  # after which a connection is cut that takes nothing of what was sent
 
 
 def is_local(host: str) -> bool:
@@ -49,10 +51,13 @@ class Server(uvicorn.Server):
             ws_max_size=4 * hub.settings.message_size,  # bytes; the limit is in characters
             # A client is judged by what it sends, not by how soon it answers a ping.
             ws_ping_interval=None,
+            ws_per_message_deflate=False,  # messages are small, and time is short
             timeout_graceful_shutdown=5,
             server_header=False,
         )
         super().__init__(config)
+        # What it logs below a warning has paths with keys in them.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._loop is None or self.hub.draining:
@@ -78,6 +83,8 @@ def bind(host: str, port: int) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it. Without a limit, megabytes wait for a client that does not read.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MILLISECONDS)
         found.bind((host, port))
     except (OSError, OverflowError, UnicodeError) as error:
         raise WaitinfoError(f"--host {host} --port {port}: cannot be used ({error})") from None

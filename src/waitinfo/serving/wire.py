@@ -65,7 +65,7 @@ class Wire:
             return
         self.closed = True
         with suppress(Exception):  # the client may have left meanwhile
-            await asyncio.wait_for(self._socket.close(code, reason), 2.0)
+            await asyncio.wait_for(self._socket.close(code, reason), self._stall)
 
 
 async def deny(socket: WebSocket, refusal: Refusal) -> None:
