@@ -12,7 +12,7 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.special import BOS, EOS, PAD, UNK
 
-TEXT = some_text(random.Random(5), 60)
+TEXT = some_text(random.Random(5), 30)
 
 
 def translator(system: str = "wait-k") -> Translator:
@@ -35,7 +35,7 @@ def test_continues_word_for_word(system: str) -> None:
     words = TEXT.split()
     whole = server.stream(dialled(2, system), history=None)
     by_word = [whole.push(word) for word in words] + [whole.finish()]
-    for cut in range(0, len(words), 7):
+    for cut in range(0, len(words), 6):
         before = [event for events in by_word[: cut + 1] for event in events]
         after = [event for events in by_word[cut + 1 :] for event in events]
         sentence = before[-1].sentence + (before[-1].token == "</s>") if before else 0

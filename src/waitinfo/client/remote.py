@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -22,6 +23,14 @@ from waitinfo.text.files import join_surrogates
 
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
+
+
+KNOWN = frozenset(field.name for field in fields(Event))
+
+
+def _event(values: dict[str, Any]) -> Event:
+    """An event of the trace; a newer server may say more about it."""
+    return Event(**{name: value for name, value in values.items() if name in KNOWN})
 
 
 class Interrupted(Exception):
@@ -280,7 +289,7 @@ class AsyncRemoteStream:
         match message["type"]:
             case "words":
                 self._replay.received(message)
-                self._events.extend(Event(**event) for event in message["trace"] or ())
+                self._events.extend(map(_event, message.get("trace") or ()))
                 self._words.extend(word["word"] for word in message["words"])
             case "idle":
                 self._done = message["id"]

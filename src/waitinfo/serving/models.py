@@ -54,10 +54,11 @@ class Served:
         """Open a stream that takes any pieces of text."""
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
-        asked = {"lag": lag, "segmenter": segmenter}
+        asked = {"lag": lag, "segment": segmenter}
         extra: dict[str, Any] = {name: v for name, v in asked.items() if v is not None}
+        known = inspect.signature(self.server.stream).parameters
         for name in extra:
-            if name not in inspect.signature(self.server.stream).parameters:
+            if name not in known or known[name].default is True:  # a switch takes no name
                 raise WaitinfoError(f"{name}: not offered by this server; leave it out")
         return self.server.stream(k, raw=True, history=0, replay=replay, **extra)
 

@@ -115,6 +115,7 @@ class Transcript:
         self._tokens = 0  # source tokens of this sentence
         self._open: list[Written] = []
         self._path: list[tuple[int, int]] = []  # not reported yet
+        self._events = {"READ": self._read_event, "WRITE": self._write_event}
         self._seen_writes = len(resume.path) if resume else 0
         self._seen_reads = resume.read if resume else 0
 
@@ -124,7 +125,7 @@ class Transcript:
         shown: list[dict[str, Any]] = []
         for event in events:
             self._begin(event.sentence)
-            new = self._read_event(event) if event.kind == "READ" else self._write_event(event)
+            new = self._events[event.kind](event) if event.kind in self._events else []
             if new is None:
                 continue
             words += new
