@@ -48,6 +48,7 @@ def test_texts_lists_and_lines(server: Running) -> None:
     assert translate(server, q="ba be bi.") == (200, {"translatedText": one})
     assert translate(server, q=["ba be bi.", "", "bo bu"])[1] == {"translatedText": [one, "", two]}
     assert translate(server, q="ba be bi.\n\n  bo bu ")[1]["translatedText"] == f"{one}\n\n  {two} "
+    assert translate(server, q="\n" * 100_000)[1]["translatedText"] == "\n" * 100_000
     assert translate(server, q=[]) == (200, {"translatedText": []})
     detected = translate(server, q="ba be bi.", source="auto")[1]["detectedLanguage"]
     assert detected == {"confidence": 0, "language": "de"}
@@ -98,7 +99,7 @@ def test_html_documents(html: str, texts: list[str]) -> None:
         ({"q": 5}, 400), ({"q": "ba", "target": "fr"}, 400), ({"q": "ba", "source": "fr"}, 400),
         ({"q": "ba", "format": "pdf"}, 400), ({"q": "ba", "k": 0}, 400),
         ({"q": "ba", "model": "none"}, 400), ({"q": ["ba"] * 300}, 413), ({}, 400),
-        ({"q": "ba " * 400_000}, 413),
+        ({"q": "ba " * 400_000}, 413), ({"q": "a " * 20_001}, 413),
     ],
 )  # fmt: skip
 def test_bad_requests(server: Running, fields: dict[str, Any], status: int) -> None:

@@ -182,9 +182,12 @@ async def _translate(
     documents = [Document(text) for text in texts] if asked.format == "html" else None
     pieces = [piece for d in documents for piece in d.texts] if documents is not None else texts
     lines = [line for piece in pieces for line in piece.split("\n")]
-    if client.spend(0) > 0:
-        raise Refusal(429, "rate", "this key has used up its words per minute", client.spend(0))
-    client.spend(sum(len(line.split()) for line in lines))
+    words = sum(len(line.split()) for line in lines)
+    if words > hub.settings.words:
+        raise Refusal(413, "size", f"a request may have {hub.settings.words:,} words")
+    if (wait := client.spend(0)) > 0:
+        raise Refusal(429, "rate", "this key has used up its words per minute", wait)
+    client.spend(words)
     done = iter(await _lines(hub, served, lines, asked.k))
     filled = ["\n".join(next(done) for _ in piece.split("\n")) for piece in pieces]
     if documents is None:
@@ -195,19 +198,24 @@ async def _translate(
 
 async def _lines(hub: Hub, served: Served, lines: list[str], k: float | None) -> list[str]:
     """Translate lines on as many streams as are free, leaving some for live streams."""
-    at_once = asyncio.Semaphore(max(1, served.free // 2))
+    found = list(lines)
+    waiting = iter([n for n, line in enumerate(lines) if normalise(line)])
 
-    async def one(line: str) -> str:
-        if not normalise(line):
-            return line
-        async with at_once:
-            if served.free <= 0:
-                raise Refusal(503, "full", "all streams are in use", hub.settings.retry)
-            with_spaces = line[: len(line) - len(line.lstrip())]
-            async with served.open(k) as stream:
-                events = [*await stream.push(line), *await stream.finish()]
-            return with_spaces + shown_text(events) + line[len(line.rstrip()) :]
+    async def work() -> None:
+        for n in waiting:
+            found[n] = await _line(hub, served, lines[n], k)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(line)) for line in lines]
-    return [task.result() for task in tasks]
+        for _ in range(max(1, served.free // 2)):
+            group.create_task(work())
+    return found
+
+
+async def _line(hub: Hub, served: Served, line: str, k: float | None) -> str:
+    """Translate a line, and keep the spaces around it."""
+    if served.free <= 0:
+        raise Refusal(503, "full", "all streams are in use", hub.settings.retry)
+    before = line[: len(line) - len(line.lstrip())]
+    async with served.open(k) as stream:
+        events = [*await stream.push(line), *await stream.finish()]
+    return before + shown_text(events) + line[len(line.rstrip()) :]
