@@ -179,7 +179,9 @@ async def _translate(
     hub: Hub, client: Client, served: Served, texts: list[str], asked: TranslateRequest
 ) -> list[str]:
     """Translate texts, each by its lines."""
-    documents = [Document(text) for text in texts] if asked.format == "html" else None
+    documents: list[Document] | None = None
+    if asked.format == "html":  # parsing may take long, and others wait for the event loop
+        documents = await asyncio.to_thread(lambda: [Document(text) for text in texts])
     pieces = [piece for d in documents for piece in d.texts] if documents is not None else texts
     lines = [line for piece in pieces for line in piece.split("\n")]
     words = sum(len(line.split()) for line in lines)
