@@ -36,6 +36,11 @@ def check_binding(host: str, keys: bool, open_to_all: bool) -> None:
         )
 
 
+def _no_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn takes a WebSocket refused with a response for a mistake of the application."""
+    return "without completing handshake" not in record.getMessage()
+
+
 class Server(uvicorn.Server):
     """The first signal drains, the second stops at once."""
 
@@ -58,6 +63,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         # What it logs below a warning has paths with keys in them.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.error").addFilter(_no_refusal)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._loop is None or self.hub.draining:
