@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--levels", default="1,2,4,8,12,16,20,24,32,40,48,64")
     parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quick", action="store_true", help="briefly, to check that it runs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

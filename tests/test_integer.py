@@ -58,7 +58,7 @@ def test_products_are_exact(
     left[0], weight[0] = 127, 127
     left[-1], weight[1] = -127, 127
     factor = torch.rand(24)
-    found = integer.IntegerMatrix(weight, factor)(left.float())
+    found = integer.IntegerMatrix(weight, factor).multiply(left.float())
     assert torch.equal(found, (left @ weight.long().t()).float() * factor)
 
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import waitinfo
 from tests.streams import record, some_text, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.replay import Replay
@@ -52,6 +53,27 @@ def test_continues_word_for_word(system: str) -> None:
         for word in words[cut + 1 :]:
             events += again.push(word)
         assert record(events + again.finish()) == record(kept + after)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_the_bundled_model_continues(dtype: str) -> None:
+    """In compiled integers too, where the machine has them; cut in the middle of a sentence."""
+    server = waitinfo.load(device="cpu", dtype=dtype, streams=2, capacity=64)
+    words = ["Wir", "müssen", "dringend", "etwas", "gegen", "den", "Klimawandel", "unternehmen."]
+    whole = server.stream(1, history=None)
+    before = [event for word in words[:6] for event in whole.push(word)]
+    after = [event for word in words[6:] for event in whole.push(word)] + whole.finish()
+    path = path_of(server, before)
+    assert path
+    again = server.stream(1, history=None, replay=Replay(path))
+    events = again.push(" ".join(words[:6]))
+    for word in words[6:]:
+        events += again.push(word)
+    assert record(events + again.finish()) == record(before + after)
+    other = [(token, read) for token, read in path[:1]] + [(EOS + 40, path[0][1])]
+    forced = server.stream(1, history=None, replay=Replay(other))
+    forced.push(" ".join(words))
+    assert path_of(server, forced.trace)[:2] == other
 
 
 def test_what_was_accepted_stays() -> None:

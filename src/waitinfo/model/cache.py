@@ -79,8 +79,11 @@ class KeyValueCache:
 
     def reorder(self, index: Tensor) -> None:
         """Replace each row i with the former row index[i]."""
-        self.both = None
-        self.keys, self.values = self.keys[index], self.values[index]
+        if self.both is not None:
+            self.both = self.both[:, index]
+            self.keys, self.values = self.both[0], self.both[1]
+        else:
+            self.keys, self.values = self.keys[index], self.values[index]
 
     @property
     def nbytes(self) -> int:
@@ -100,3 +103,12 @@ class LayerCaches(list[KeyValueCache]):
         caches = cls(KeyValueCache.of(both) for both in joint)
         caches.joint = joint
         return caches
+
+    def erase(self, row: int) -> None:
+        """Set a row of all layers to zero."""
+        for cache in self:
+            cache.clear(row)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self)

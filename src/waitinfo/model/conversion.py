@@ -12,6 +12,7 @@ from waitinfo.model.attention import CrossAttention, SelfAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.exact import (
     ExactCrossAttention,
+    ExactNorm,
     ExactResidual,
     ExactSelfAttention,
     JointMemory,
@@ -20,6 +21,7 @@ from waitinfo.model.exact import (
 from waitinfo.model.info import InfoQuantizer, TokenInfo
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
+from waitinfo.model.native import NativeModel, library
 from waitinfo.model.quantize import SCALE, dequantize
 from waitinfo.model.transformer import Transformer
 
@@ -65,6 +67,9 @@ class _Conversion:
         for side, layers in (("encoder", model.encoder_layers), ("decoder", model.decoder_layers)):
             for number, layer in enumerate(layers):
                 self._layer(layer, f"{side}_layers.{number}")
+        if model.config.norm == "pre":
+            model.encoder_norm = ExactNorm(model.encoder_norm)  # type: ignore[arg-type,assignment]
+            model.decoder_norm = ExactNorm(model.decoder_norm)  # type: ignore[arg-type,assignment]
         rest = {name: tensor.float() for name, tensor in dequantize(self.weights).items()}
         unexpected = model.load_state_dict(rest, strict=False, assign=True).unexpected_keys
         missing = [name for name, tensor in model.named_parameters() if tensor.is_meta]
@@ -76,7 +81,11 @@ class _Conversion:
             _widen(layer.cross)  # type: ignore[arg-type]
         if model.write_head is not None:
             model.write_head = model.write_head.double()
-        return model.eval()
+        code = library()
+        fits = model.joint_memory is not None and NativeModel.fits(model.config)
+        if code is not None and fits:
+            model.native = NativeModel(model, code)
+        return model.eval().requires_grad_(False)
 
     def _layer(self, layer: nn.Module, name: str) -> None:
         assert isinstance(layer, EncoderLayer | DecoderLayer)

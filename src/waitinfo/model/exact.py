@@ -58,8 +58,8 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -
         scores.masked_fill_(future[-count:], -torch.inf)
     else:
         scores.add_(bias)
-    weights = scores.sub_(scores.amax(-1, True)).exp_()
-    # In float64 the order of a sum changes nothing that float32 would show.
+    # In float64, neither the order of a sum nor the kind of exp changes what float32 would show.
+    weights = scores.sub_(scores.amax(-1, True)).double().exp_().float()
     weights.div_(weights.sum(-1, True, dtype=torch.float64).float())
     weights.add_(_ROUND_WEIGHTS).sub_(_ROUND_WEIGHTS)
     mixed = torch.bmm(weights.view(batch * heads, count, -1), values)
@@ -134,19 +134,29 @@ class JointMemory(nn.Module):
         return parts.add_(c).sub_(c)
 
 
+class ExactNorm(nn.Module):
+    """Layer norm, made from another one, with sums in float64."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = torch.layer_norm(x.double(), (x.shape[-1],), None, None, self.eps)
+        return normal.float().mul_(self.weight).add_(self.bias)
+
+
 class ExactResidual(nn.Module):
     """A residual connection with layer norm, made from another one, without dropout."""
 
     def __init__(self, norm: nn.LayerNorm, before: bool) -> None:
         super().__init__()
-        self.norm, self.before = norm, before
+        self.norm, self.before = ExactNorm(norm), before
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = self.norm
-        shape = norm.normalized_shape
         if self.before:
-            return x + sublayer(torch.layer_norm(x, shape, norm.weight, norm.bias, norm.eps))
-        return torch.layer_norm(sublayer(x) + x, shape, norm.weight, norm.bias, norm.eps)
+            return x + sublayer(self.norm.forward(x))
+        return self.norm.forward(sublayer(x) + x)
 
 
 def value_bits(largest: float) -> int:

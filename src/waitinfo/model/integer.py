@@ -16,61 +16,72 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from waitinfo.model.native import NativeMatrix, library
+
 LEVELS = 127
 EXACT_INPUTS = 1024  # products of integers that float32 adds up exactly: 1024 * 127 * 127 < 2^24
 _LEVELS = torch.tensor(float(LEVELS))
-_SMALLEST = torch.finfo(torch.float32).tiny
+_SMALLEST = 1e-30  # the least scale of a row, so that its inverse is a number
 
 
 class IntegerMatrix(nn.Module):
-    """Integers [out, in] with a factor per output.
+    """Integers [out, in] with a factor, and perhaps a bias, per output.
 
-    Multiplies by the fastest way that torch has for this CPU. All of them give the same bits.
+    Multiplies by compiled code where there is some, else by the fastest way that torch has for this
+    CPU. All of them give the same bits.
     """
 
-    def __init__(self, weight: Tensor, factor: Tensor) -> None:
+    def __init__(self, weight: Tensor, factor: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.size = weight.numel()
-        self.weight: Tensor | None
+        self.weight: Tensor
         self.factor: Tensor
-        self._packed = _pack(weight, factor) if packed_product_works() else None
-        # The packed weights are a copy.
-        self.register_buffer("weight", weight if self._packed is None else None)
+        self.bias: Tensor | None
         self.register_buffer("factor", factor)
+        self.register_buffer("bias", bias)
+        code = library()
+        self.native = None if code is None else NativeMatrix(code, weight, factor, bias)
+        self._packed = None
+        if self.native is None and packed_product_works():
+            self._packed = _pack(weight, factor)
+        # Native and packed weights are copies.
+        copied = self.native is not None or self._packed is not None
+        self.register_buffer("weight", None if copied else weight)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[R, in] whole numbers in -127 … 127 -> [R, out] in float32."""
+    def multiply(self, rows: Tensor) -> Tensor:
+        """[R, in] whole numbers in -127 … 127 -> [R, out] in float32, without bias."""
+        if self.native is not None:
+            assert self.bias is None
+            return self.native(rows, whole=True)
         if self._packed is not None:
             return _multiply_packed(rows, self._packed)
-        assert self.weight is not None
         if integer_product_works():
             product = torch._int_mm(rows.to(torch.int8), self.weight.t())
             return product.float().mul_(self.factor)
         return _multiply_as_floats(rows, self.weight).mul_(self.factor)
 
+    def forward(self, rows: Tensor) -> Tensor:
+        """x W^T + b of floats [R, in], each row rounded to integers of its own scale."""
+        if self.native is not None:
+            return self.native(rows)
+        largest = rows.abs().amax(-1, True).clamp_min_(_SMALLEST)
+        product = self.multiply((rows * torch.div(_LEVELS, largest)).round_()).mul_(largest)
+        return product if self.bias is None else product.add_(self.bias)
 
-class IntegerLinear(nn.Module):
+
+class IntegerLinear(IntegerMatrix):
     """x W^T + b for integers W [out, in] with a scale per output."""
 
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor | None, out: torch.dtype = torch.float32
     ) -> None:
-        super().__init__()
-        self.matrix = IntegerMatrix(weight, scale.float() / LEVELS)
-        self.bias: Tensor | None
+        super().__init__(weight, scale.float() / LEVELS, None if bias is None else bias.float())
         self.out_dtype = out
-        self.register_buffer("bias", None if bias is None else bias.float())
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         rows = x.reshape(-1, x.shape[-1]).float()
-        largest = rows.abs().amax(-1, True).clamp_min_(_SMALLEST)
-        product = self.matrix.forward((rows * torch.div(_LEVELS, largest)).round_())
-        if self.bias is None:
-            product.mul_(largest)
-        else:
-            product = torch.addcmul(self.bias, product, largest)
-        return product.to(self.out_dtype).view(*x.shape[:-1], -1)
+        return super().forward(rows).to(self.out_dtype).view(*x.shape[:-1], -1)
 
 
 class IntegerEmbedding(nn.Module):
@@ -123,7 +134,7 @@ class PreciseMatrix(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, in] -> [R, out]."""
-        products = self.matrix.forward(torch.cat(self._split(x)))
+        products = self.matrix.multiply(torch.cat(self._split(x)))
         total: Tensor | None = None
         for i, part in reversed(list(enumerate(products.chunk(self.PARTS)))):  # smallest first
             for piece in reversed(part.chunk(self.weight_parts, 1)):

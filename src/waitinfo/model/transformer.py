@@ -31,6 +31,7 @@ from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.integer import IntegerEmbedding, IntegerMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
+from waitinfo.model.native import NativeModel
 from waitinfo.model.precision import product_dtype
 from waitinfo.text.special import PAD
 
@@ -112,6 +113,7 @@ class Transformer(nn.Module):
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
         self.joint_memory: nn.Module | None = None  # makes all memories at once; see `conversion`
+        self.native: NativeModel | None = None  # the same layers in compiled code
         self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
         self.before_loss: Callable[[], None] | None = (
             None  # called before each loss; set by `training.fusing`

@@ -130,7 +130,7 @@ def load_models(
     metrics: Metrics,
     streams: int = 32,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = "auto",
     compare: int = 0,
 ) -> Models:
     """Load models; with `compare`, also under wait-k and full, with so many streams each."""

@@ -21,7 +21,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
-from waitinfo.streaming.engine.writing import TargetWriter
+from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
@@ -56,7 +56,8 @@ class Engine:
         self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
         self.has_info = model.source_info is not None
         self.state = Slots(slots, capacity)
-        self.source = SourceEncoder(model, self.state, round_tokens)
+        native = native_for(model, system)
+        self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
@@ -68,7 +69,7 @@ class Engine:
     @property
     def bytes_per_slot(self) -> int:
         """Memory that a slot takes, used or not."""
-        caches = (*self.source.caches, *self.source.memory, *self.target.caches)
+        caches = (self.source.caches, self.source.memory, self.target.caches)
         return sum(cache.nbytes for cache in caches) // self.slots
 
     @property

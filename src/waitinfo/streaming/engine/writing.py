@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.attention import CachePosition
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import LayerCaches, Rows
+from waitinfo.model.info import consistency
+from waitinfo.model.native import NativeCaches, NativeModel
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
 from waitinfo.streaming.engine.slots import Numbers, Slots, length_limit
@@ -38,7 +40,13 @@ class TargetWriter:
         self.model, self.system, self.slots, self.source = model, system, slots, source
         positions = length_limit(slots.capacity) + 2
         self.positions = model.position_table(positions)
-        self.caches = model.new_caches(model.config.decoder_layers, slots.count, positions)
+        self.caches: LayerCaches | NativeCaches
+        layers, native = model.config.decoder_layers, source.native
+        if native is not None:
+            self.caches = native.new_caches(layers, slots.count, positions)
+        else:
+            self.caches = model.new_caches(layers, slots.count, positions)
+        self.needs_logits = type(system).accept is not System.accept
         self.states = model.new_states(slots.count)  # of cross-attention, after the last token
         # The decoder's next input: embedded when it was chosen, since its info was needed then.
         self.first = self._embed(torch.tensor([[BOS]]), torch.zeros(1, 1, dtype=torch.long))
@@ -60,12 +68,14 @@ class TargetWriter:
 
     def clear(self, slot: int) -> None:
         """Remove every number of a slot."""
-        for cache in self.caches:
-            cache.clear(slot)
+        self.caches.erase(slot)
 
     def step(self, rows: Chosen, policy: PolicyState) -> Candidates:
         """The best next token of every row."""
         model, device = self.model, self.model.device
+        if self.source.native is not None:
+            return self._step_natively(self.source.native, rows, policy)
+        assert isinstance(self.caches, LayerCaches)
         some = Rows.of(rows.tolist(), device)
         target, last = self._inputs(rows, some, policy)
         encoded = self.source.view(some, int(policy.read.max()))
@@ -82,6 +92,33 @@ class TargetWriter:
         step = Step(tokens, logits, decoded.extras, model.write_logits(states))
         embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
         return Candidates(tokens.cpu().numpy(), self._infos(embedded), finite, step, embedded)
+
+    def _step_natively(self, native: NativeModel, rows: Chosen, policy: PolicyState) -> Candidates:
+        """The same by compiled code."""
+        config, source = self.model.config, self.source
+        x, some = self.next_x.numpy()[rows], rows.astype(np.int32)
+        at = policy.written.numpy().astype(np.int32)
+        read, k = policy.read[:, None], policy.k[:, None]
+        visible = self.system.visible(read, policy.written[:, None], k, config.heads)
+        info = None if self.next_info is None else self.next_info.numpy()[rows]
+        bias = None
+        if config.info_cross_attention and info is not None:
+            theirs = source.info.numpy()[rows, : int(visible.max())]
+            near = consistency(torch.from_numpy(theirs), torch.from_numpy(info)[:, None])
+            bias = near.reshape(theirs.shape).numpy()
+        aware = info if config.info_self_attention else None
+        seen = visible[:, 0].numpy().astype(np.int32)
+        assert isinstance(self.caches, NativeCaches) and isinstance(source.memory, NativeCaches)
+        native.decode(x, some, at, seen, aware, bias, self.caches, source.memory)
+        tokens, value, logits = native.best(x, self.needs_logits)
+        found = torch.from_numpy(tokens)
+        if self.slots.forced:
+            found = self.slots.forced.replace(rows, found)
+        every = torch.empty(0) if logits is None else torch.from_numpy(logits)
+        step = Step(found, every, [], self.model.write_logits(torch.from_numpy(x)))
+        embedded = self._embed(found[:, None], policy.written[:, None] + 1)
+        finite = np.isfinite(value)
+        return Candidates(found.numpy(), self._infos(embedded), finite, step, embedded)
 
     @staticmethod
     def _infos(embedded: Embedded) -> Numbers:
@@ -154,3 +191,13 @@ def best(logits: Tensor) -> tuple[Tensor, Numbers]:
     logits[:, PAD] = logits[:, BOS] = -torch.inf
     top = logits.max(-1)
     return top.indices, top.values.isfinite().cpu().numpy()
+
+
+def native_for(model: Transformer, system: System) -> NativeModel | None:
+    """Compiled code for a model, if there is some and the system can use it.
+
+    Heads that see different prefixes, and targets that are computed again, are left to torch.
+    """
+    one = torch.ones(1, 1)
+    by_head = system.visible(one, one, one, model.config.heads).dim() == 3
+    return None if by_head or system.fresh_past else model.native
