@@ -31,9 +31,16 @@ MAY_IMPORT = {
     "evaluation": {"model", "streaming", "systems", "text", "translation"},
     "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
+    "serving": {"model", "streaming", "systems", "text"},
+    "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
+# Parts outside the core, each with an extra of its own.
+PACKAGES = {
+    "serving": {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "client": {"websockets"},
+}
 # Further imports of a part, only inside functions: extras or large packages.
 EXTRAS = {
     "text": {"zstandard"},
@@ -123,6 +130,7 @@ def test_the_core_needs_four_packages() -> None:
         if name not in {*MAY_IMPORT, *TOP}:
             continue
         allowed = CORE | sys.stdlib_module_names | {"waitinfo"}
+        allowed |= PACKAGES.get(name, set())
         if module.startswith("waitinfo.model.kernels"):
             allowed = allowed | {"triton"}
         for other in imports(path, inside=False):
@@ -153,7 +161,8 @@ def test_nothing_is_imported_in_a_circle() -> None:
     [m for m in FILES if part(m) == "text"]
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.model.bundled", "waitinfo.model.sizes", "waitinfo.training.display"]
-    + ["waitinfo.cli.commands", "waitinfo.cli.models", "waitinfo.cli.compare"],
+    + ["waitinfo.cli.commands", "waitinfo.cli.models", "waitinfo.cli.compare"]
+    + [m for m in FILES if part(m) == "client"],
 )
 def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)

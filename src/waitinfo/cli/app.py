@@ -19,6 +19,7 @@ LISTS = {
     "translate": {"--set"},
     "evaluate": {"--set"},
     "analyse": {"--set", "--against-set", "--source-tags", "--target-tags"},
+    "serve": {"--model", "--origins"},
 }  # fmt: skip
 TEXT_FOLLOWS = {"translate"}  # there a list ends at the first argument that is not name=value
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")

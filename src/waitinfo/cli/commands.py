@@ -106,6 +106,12 @@ def translate(
     threads: Annotated[
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
+    server: Annotated[
+        str | None, typer.Option(help="Let this server translate, such as http://HOST:8000.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Key to the server.", envvar="WAITINFO_KEY")
+    ] = None,
 ) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
@@ -124,6 +130,8 @@ def translate(
         waitinfo translate --model run --input test.de > test.en
 
         waitinfo translate --model run --input news.de.xz --out news.en.xz --device cuda --beam 4
+
+        waitinfo translate --server http://127.0.0.1:8000 --pace 3 "Guten Morgen zusammen!"
     """
     from waitinfo.cli.translate import Request, run
 
@@ -152,6 +160,74 @@ def translate(
             temperature=temperature,
             top_k=top_k,
             seed=seed,
+            server=server,
+            key=key,
+        )
+    )
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="Model or run folders, or names of bundled ones [default: de-en]."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
+    streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32,
+    compare: Annotated[
+        int,
+        typer.Option(help="Streams that may also decode by wait-k, and by full, for the page."),
+    ] = 4,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    keys: Annotated[
+        Path | None, typer.Option(help="A TOML file of keys; only clients with one are served.")
+    ] = None,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option(help="Pages that may connect, such as https://example.org; * for all."),
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Serve other machines without keys.")
+    ] = False,
+    idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0,
+    drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve live translation: a page, WebSockets and LibreTranslate's interface.
+
+    Open http://127.0.0.1:8000/ and watch. Listens on this machine only, unless told otherwise.
+
+    Examples:
+
+        waitinfo serve
+
+        waitinfo serve --model run --port 8080 --streams 64
+
+        waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
+    """
+    from waitinfo.cli.serve import Request, run
+
+    run(
+        Request(
+            models=model or [],
+            host=host,
+            port=port,
+            streams=streams,
+            compare=compare,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            keys=keys,
+            origins=origins or [],
+            open_to_all=open_,
+            idle=idle,
+            drain=drain,
+            log_level=log_level,
         )
     )
 

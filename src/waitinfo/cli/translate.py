@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waitinfo.cli.display import note
 from waitinfo.cli.loading import check_beam, load, use_threads
@@ -23,6 +24,9 @@ from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
 from waitinfo.translation.lines import LineTranslator
 from waitinfo.translation.options import TranslationOptions
+
+if TYPE_CHECKING:
+    from waitinfo.client.clients import Client
 
 TOGETHER = 32  # lines of a file translated at a time
 SLOWEST = 0.001  # words per second: one in a quarter of an hour
@@ -55,6 +59,8 @@ class Request:
     temperature: float
     top_k: int
     seed: int
+    server: str | None = None
+    key: str | None = None
 
 
 def run(request: Request) -> None:
@@ -70,6 +76,9 @@ def run(request: Request) -> None:
         raise WaitinfoError(
             f"--pace {request.pace:g}: must be 0, or finite and at least {SLOWEST:g}"
         )
+    if request.server is not None:
+        _on_server(request, request.server)
+        return
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
@@ -104,6 +113,30 @@ def _check_plain(request: Request) -> None:
     }
     for name in (name for name, used in given.items() if used):
         raise WaitinfoError(f"{name}: needs --input and --out")
+
+
+def _on_server(request: Request, url: str) -> None:
+    """The same, but a server translates."""
+    local = {"--system": request.system, "--set": request.settings, "--beam": request.beam > 1}
+    if given := [name for name, value in local.items() if value]:
+        raise WaitinfoError(f"{given[0]}: the server chooses; leave it out with --server")
+    try:
+        from waitinfo.client.clients import Client
+    except ImportError as error:
+        raise WaitinfoError(
+            f"--server needs {error.name}: pip install 'waitinfo[client]'"
+        ) from None
+    k, lines, view = request.k, _lines(request), VIEWS[request.show]()
+    model = None if request.model is None else str(request.model)
+    with Client(url, request.key, model=model) as client:
+        if lines is None:
+            _follow(client, k, view)
+        elif request.pace:
+            _at_pace(client, k, view, lines, request.pace)
+        else:
+            for chunk in _chunks(lines, TOGETHER):
+                for line, events in zip(chunk, client.events(chunk, k), strict=True):
+                    view.line(line, events)
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -148,7 +181,7 @@ def _together(translator: Translator, request: Request, view: View, lines: Itera
             view.line(line, pushed[stream] + finished[stream])
 
 
-def _follow(translator: Translator, k: float | None, view: View) -> None:
+def _follow(translator: Translator | Client, k: float | None, view: View) -> None:
     """Translate standard input while it arrives; each line is one stream."""
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
@@ -170,7 +203,7 @@ def _follow(translator: Translator, k: float | None, view: View) -> None:
 class LiveLine:
     """The line being typed: its stream, and what the view needs when the line ends."""
 
-    def __init__(self, translator: Translator, k: float | None, view: View) -> None:
+    def __init__(self, translator: Translator | Client, k: float | None, view: View) -> None:
         self.translator, self.k, self.view = translator, k, view
         self._start()
 
@@ -230,7 +263,11 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _at_pace(
-    translator: Translator, k: float | None, view: View, lines: Iterator[str], pace: float
+    translator: Translator | Client,
+    k: float | None,
+    view: View,
+    lines: Iterator[str],
+    pace: float,
 ) -> None:
     """Words arrive at speaking speed; the translation grows beneath them."""
     for line in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -24,3 +25,8 @@ class Event:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+
+def shown_text(events: Iterable[Event]) -> str:
+    """The words that events made visible."""
+    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)

@@ -97,6 +97,10 @@ class Tokenizer:
         """A token as text, with a leading space shown as '▁'."""
         return self._processor.id_to_piece(token)
 
+    def token(self, piece: str) -> int:
+        """The token with this text; the inverse of `piece`."""
+        return self._processor.piece_to_id(piece)
+
     def starts_word(self, token: int) -> bool:
         """Whether a token starts a new word."""
         return token == UNK or self.piece(token).startswith(SPACE)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.engine.forcing import Forced
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -60,6 +61,7 @@ class Slots:
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
+        self.forced = Forced()
         self.free = list(range(count - 1, -1, -1))
 
     def open(self) -> int:
@@ -71,6 +73,7 @@ class Slots:
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
+        self.forced.drop(slot)
         self.sources[slot], self.targets[slot] = [], []
         self.encoded[slot] = 0
         self.free.append(slot)
