@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -75,10 +76,12 @@ def literal_path(
     source_info: list[float], target_info: list[float], k: float, n: int, floor: bool
 ) -> list[int]:
     """Algorithm 1: read until the info of the source exceeds that of the written tokens by K."""
+    # Not `sum`: since Python 3.12 it rounds otherwise than adding one by one does.
+    received, used = (list(accumulate(info, initial=0.0)) for info in (source_info, target_info))
     path = []
     read = 1
     for i in range(len(target_info) + 1):
-        while read < n and sum(source_info[:read]) < sum(target_info[:i]) + k:
+        while read < n and received[read] < used[i] + k:
             read += 1
         while floor and read < min(n, i + 2):
             read += 1

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("part_bytes", [None, 900])
 def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None) -> None:
-    loaded = load_model(folder)
+    loaded = load_model(folder, "cpu")
     weights = loaded.model.weights()
     save_model(tmp_path / "q", loaded.model, weights, loaded.system, loaded.vocabulary, "int8",
                part_bytes)  # fmt: skip

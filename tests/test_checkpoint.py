@@ -131,7 +131,7 @@ def test_model_folder_round_trip(model_folder: Path) -> None:
     assert sorted(p.name for p in model_folder.iterdir()) == [
         "config.json", "model.safetensors", "tokenizer.model",
     ]  # fmt: skip
-    loaded = load_model(model_folder)
+    loaded = load_model(model_folder, "cpu")
     assert loaded.system.name == "wait-info" and loaded.system.options.floor is False
     assert loaded.model.config == tiny_config(info="attention")
     torch.manual_seed(1)

@@ -164,7 +164,7 @@ def test_streams_equal_decoding_without_caches(name: str) -> None:
 @pytest.mark.parametrize("k", [1.0, 5.0])
 def test_the_bundled_model_does_not_depend_on_company(k: float) -> None:
     """Real sentences: alone and token by token, against all at once."""
-    loaded = load_model(find_model(None), dtype="int8")
+    loaded = load_model(find_model(None), "cpu", "int8")
     corpus = Path(__file__).parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
     lines = [line.split("\t")[0] for line in corpus.read_text("utf-8").splitlines()]
     chosen = random.Random(int(k)).sample(lines, 10)
@@ -179,7 +179,7 @@ def test_the_bundled_model_does_not_depend_on_company(k: float) -> None:
 
 def test_integers_are_near_floats() -> None:
     """The same words in nearly all positions, when both see the same."""
-    whole, narrow = (load_model(find_model(None), dtype=dtype) for dtype in ("float32", "int8"))
+    whole, narrow = (load_model(find_model(None), "cpu", dtype) for dtype in ("float32", "int8"))
     source = torch.tensor([[*whole.vocabulary.source.encode("Das ist eine gute Idee."), 3]])
     target = torch.tensor([[2, *whole.vocabulary.target.encode("That is a good idea.")]])
     states = []
@@ -193,10 +193,15 @@ def test_integers_are_near_floats() -> None:
 
 
 def test_info_is_that_of_floats() -> None:
-    whole, narrow = (load_model(find_model(None), dtype=dtype) for dtype in ("float32", "int8"))
+    whole, narrow = (load_model(find_model(None), "cpu", dtype) for dtype in ("float32", "int8"))
     tokens = torch.tensor([whole.vocabulary.source.encode("Das ist eine gute Idee.")])
     one, other = (found.model.embed_source(tokens).info for found in (whole, narrow))
     assert other.dtype == torch.float32 and torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_gpu_does_not_attract_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert load_model(find_model(None), dtype="int8").model.device.type == "cpu"
 
 
 def test_bad_uses(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def loss_and_letters(run: Path, corpus: Corpus, k: float) -> tuple[float, int]:
     ]
     context = LossContext(update=0, draw=random.Random(0), k=k)
     with torch.inference_mode():
-        losses = loaded.system.loss(loaded.model, batch_of(pairs), context)
+        batch = batch_of(pairs).to(loaded.model.device)
+        losses = loaded.system.loss(loaded.model, batch, context)
     return float(losses.parts["nll"]), sum(len(target) - 1 for _, target in pairs)
 
 

@@ -40,8 +40,15 @@ def test_a_timed_run_always_cools_down() -> None:
 
 def test_a_timed_run_too_short_for_its_warm_up_learns_all_the_same() -> None:
     config = TrainingConfig(max_minutes=1, warmup=4000, lr=1.0)
-    assert learning_rate(config, 10, 0.05) == pytest.approx(0.5)
+    assert learning_rate(config, 10, 0.15) == pytest.approx(0.5)
     assert learning_rate(config, 20, 0.2) == pytest.approx(1.0)
+
+
+def test_a_timed_run_warms_up_as_told_if_there_is_time() -> None:
+    config = TrainingConfig(max_minutes=1, warmup=2000, lr=1.0)
+    assert learning_rate(config, 0, 0.03) == pytest.approx(1 / 2000), "a slow start of the program"
+    for update in (500, 1000, 1999):  # the warm-up is 15% of the run
+        assert learning_rate(config, update, 0.15 * update / 2000) == (update + 1) / 2000
 
 
 def test_clock_leaves_time_to_end() -> None:

@@ -79,7 +79,7 @@ def test_the_documented_system_trains_and_streams(
         "training": {"updates": 6, "validate_sentences": 4, "batch_tokens": 256},
     }  # fmt: skip
     train(values, tmp_path / "run", display=SilentDisplay())
-    loaded = load_model(tmp_path / "run")
+    loaded = load_model(tmp_path / "run", "cpu")
     assert type(loaded.system) is documented
     assert {type(layer.cross).__name__ for layer in loaded.model.decoder_layers} == {
         "WindowAttention"

@@ -194,7 +194,7 @@ def test_heuristic_info_trains(toy_corpus: Path, tmp_path: Path, kind: str) -> N
     train(config, tmp_path / "run", display=SilentDisplay())
     model = load_model(tmp_path / "run").model
     assert model.source_info.kind == kind
-    tokens = torch.arange(4, 10)[None]
+    tokens = torch.arange(4, 10, device=model.device)[None]
     info = model.embed_source(tokens).info
     assert bool(((info > 0) & (info < 2)).all()) and info.std() > 0
 

@@ -104,7 +104,8 @@ def load_model(
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        # Integer arithmetic is for CPUs.
+        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
     if dtype == "int8" and torch.device(device).type != "cpu":
         raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from waitinfo.training.config import TrainingConfig
 
 TIMED_COOLDOWN = 0.25
-TIMED_WARMUP = 0.1
+LONGEST_WARMUP = 0.2  # share of a run
 COOLDOWN_STEPS = 25  # a cool-down takes this many updates, or a fifth of those before it
 VALIDATION_SHARE = 0.1  # of a timed run's time, where the user did not say how often to validate
 MOST_RESERVED = 0.5  # share of a timed run that may be kept for its end
@@ -19,8 +19,9 @@ def learning_rate(config: TrainingConfig, update: int, progress: float) -> float
     """The rate for an update (0 is the first), with `progress` in [0, 1] of the whole run."""
     warm = min(1.0, (update + 1) / max(1, config.warmup))
     if config.max_minutes or config.updates < config.warmup:
-        # A run too short for its warm-up would never learn: a tenth of it is enough.
-        warm = max(warm, min(1.0, progress / TIMED_WARMUP))
+        # A run too short for its warm-up would never learn, so the warm-up ends early. This begins
+        # halfway: time passes before the first update, and a sudden start may spoil the weights.
+        warm = max(warm, min(1.0, 2 * progress / LONGEST_WARMUP - 1))
     if config.schedule == "cosine":
         return config.lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     rate = config.lr * warm

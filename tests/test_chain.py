@@ -1,0 +1,222 @@
+"""Chains of stages: order, resuming, and the German-English chain on a toy corpus."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import toy_pairs, write_pairs
+from tests.test_experiments import load_script
+from waitinfo.streaming.decoder import Decoder
+from waitinfo.systems import build_system
+from waitinfo.text.corpus import Corpus
+from waitinfo.text.files import ParallelText, read_lines
+from waitinfo.text.languages import Languages
+from waitinfo.text.prepare import PrepareOptions, prepare
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "experiments"
+
+CHAIN = """
+[values]
+mark = "{data}/mark"
+[[stage]]
+name = "one"
+makes = "one.txt"
+command = "echo one >> {work}/log; cat {mark} > {out}"
+[[stage]]
+name = "two-b"
+needs = ["one"]
+makes = "folder/two.txt"
+command = "echo two >> {work}/log; cp {one} {out}; test ! -e {data}/broken; echo 2 >> {out}"
+resume = "echo more >> {work}/log; echo resumed >> {out}"
+[[stage]]
+name = "three"
+needs = ["two-b", "one"]
+makes = "three.txt"
+command = "echo three >> {work}/log; cat {one} {two_b} > {out}"
+"""
+
+
+def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPTS / f"{name}.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A chain of three stages, and its data."""
+    (tmp_path / "chain.toml").write_text(CHAIN, "utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mark").write_text("a\n", "utf-8")
+    return tmp_path
+
+
+def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return script("chain", folder / "chain.toml", folder / "data", folder / "work", *options)
+
+
+def log(folder: Path) -> list[str]:
+    return (folder / "work" / "log").read_text("utf-8").split()
+
+
+def test_stages_run_once_and_in_order(folder: Path) -> None:
+    assert "three" in run(folder, "--stages", "three").stdout
+    assert log(folder) == ["one", "two", "three"]
+    assert (folder / "work" / "three.txt").read_text("utf-8") == "a\na\n2\n"
+    assert run(folder).stdout == "" and len(log(folder)) == 3
+
+
+def test_a_failed_stage_is_continued(folder: Path) -> None:
+    (folder / "data" / "broken").touch()
+    failed = run(folder)
+    assert failed.returncode and "stage 'two-b' failed (exit status 1)" in failed.stderr
+    assert log(folder) == ["one", "two"]
+    (folder / "data" / "broken").unlink()
+    assert run(folder).stdout == "continuing: two-b\nstarting: three\n"
+    assert (folder / "work" / "three.txt").read_text("utf-8") == "a\na\nresumed\n"
+
+
+def test_what_changed_is_not_taken_for_done(folder: Path) -> None:
+    run(folder)
+    changed = CHAIN.replace('mark = "{data}/mark"', 'mark = "{data}/mark /dev/null"')
+    (folder / "chain.toml").write_text(changed, "utf-8")
+    assert "--again one" in run(folder).stderr
+    assert run(folder, "--again", "one").returncode == 0
+    assert log(folder) == ["one", "two", "three"] * 2
+
+
+def test_dry_runs_write_nothing(folder: Path) -> None:
+    shown = run(folder, "--dry-run").stdout
+    assert shown.count("# ") == 3 and f"cp {folder}/work/one.txt" in shown
+    assert not (folder / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('needs = ["one"]', 'needs = ["none"]', "needs 'none', which is no earlier stage"),
+        ("makes = ", "made = ", "unknown key 'made'"),
+        ("cp {one}", "cp {once}", "{once} is not known"),
+    ],
+)
+def test_bad_chains(folder: Path, old: str, new: str, error: str) -> None:
+    (folder / "chain.toml").write_text(CHAIN.replace(old, new), "utf-8")
+    assert error in run(folder).stderr
+    assert "unknown stage 'four'" in run_original(folder, "--stages", "four").stderr
+    assert "unknown value 'x'" in run_original(folder, "--set", "x=1").stderr
+
+
+def run_original(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "chain.toml").write_text(CHAIN, "utf-8")
+    return run(folder, *options)
+
+
+def test_corpora_survive_the_journey_and_the_swap(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "toy.tsv", toy_pairs(60, 1))
+    options = PrepareOptions(vocab="bpe:300", languages=Languages("aa", "bb"))
+    prepare(ParallelText(tsv=[tsv]), tmp_path / "corpus", options)
+    assert not script("parcel", "pack", tmp_path / "corpus", tmp_path / "parts").returncode
+    assert not script("parcel", "unpack", tmp_path / "parts", tmp_path / "same").returncode
+    assert not script("swap", tmp_path / "corpus", tmp_path / "swapped").returncode
+    corpus, same, swapped = (Corpus(tmp_path / name) for name in ("corpus", "same", "swapped"))
+    for split in ("train", "dev"):
+        found = [getattr(c, split) for c in (corpus, same, swapped)]
+        every = np.arange(len(found[0]))
+        for side in (0, 1):
+            expected, *others = (
+                s.gather(every, k)[0].tolist()
+                for s, k in zip(found, (side, side, 1 - side), strict=True)
+            )
+            assert all(other == expected for other in others)
+    assert [tuple(p) for p in swapped.dev_text()] == [tuple(p)[::-1] for p in corpus.dev_text()]
+    assert swapped.languages == Languages("bb", "aa")
+    assert swapped.token_counts("target").tolist() == corpus.token_counts("source").tolist()
+
+
+def test_bulk_translation_writes_what_the_decoder_writes(tiny_model) -> None:
+    bulk = load_script("translate_bulk")
+    model, draw = tiny_model(encoder="bidirectional"), random.Random(1)
+    sources = [[draw.randrange(4, 40) for _ in range(n)] for n in (3, 9, 1, 5, 5, 2, 7)]
+    expected = Decoder(model, build_system("full")).decode(sources, 1)
+    found = bulk.translate(model, sources, bulk.Options(rows=3))
+    for tokens, other in zip(found, expected, strict=True):
+        common = min(len(tokens), len(other.tokens))  # their limits of length differ
+        assert tokens[:common] == other.tokens[:common]
+        assert common >= 5 or len(tokens) == len(other.tokens)
+
+
+# The chain itself
+
+RECIPE = """
+size = "tiny"
+[system]
+name = "full"
+[model]
+width = 16
+ffn = 16
+heads = 2
+[training]
+updates = 4
+batch_tokens = 256
+lr = 1e-3
+warmup = 2
+validate_every = 4
+validate_sentences = 0
+log_every = 2
+"""
+
+
+@pytest.fixture
+def toy_data(tmp_path: Path) -> Path:
+    """Files with the names that the German-English chain reads."""
+    text = (SCRIPTS / "de-en" / "chain.toml").read_text("utf-8").replace("LANGUAGE", "de")
+    german = set(re.findall(r"\{data\}/(de-en/[\w.-]+?\.de(?:\.xz)?)[\s:\"]", text))
+    tables = set(re.findall(r"\{data\}/([\w/-]+\.tsv\.xz)", text))
+    plain = set(re.findall(r"\{data\}/([\w/-]+\.txt\.xz)", text))
+    assert len(german) == 7 and len(tables) == 5 and len(plain) == 14
+    data = tmp_path / "data"
+    for seed, name in enumerate(sorted(german | tables | plain)):
+        pairs = toy_pairs(12, seed)
+        write(
+            data / name, [pair[0] if name in german | plain else "\t".join(pair) for pair in pairs]
+        )
+        if name in german:
+            english = re.sub(r"\.de(\.xz)?$", r".en\1", name)
+            write(data / english, [pair[1] for pair in pairs])
+    return data
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(lzma.compress(text) if path.suffix == ".xz" else text)
+
+
+def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
+    work = tmp_path / "work"
+    settings = [
+        "--device", "cpu", "--set", f"teacher=--config {tmp_path / 'recipe.toml'}",
+        "--set", "search=--sample 5 --dtype float32 --jobs 1 --chunk 5",
+    ]  # fmt: skip
+    first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
+    assert first.returncode == 0, first.stderr
+    (work / "stages" / "en-de-teacher.json").unlink()  # as if stopped at its very end
+    second = script("chain", "de-en", toy_data, work, *settings)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.splitlines()[0] == "continuing: en-de-teacher"
+    assert "parallel" not in second.stdout
+    translated = sorted((work / "text" / "back-translated").glob("*.xz"))
+    assert len(translated) == 3 * 13  # 12 lines are 5 and 5 and 2
+    assert [len(list(read_lines(path))) for path in translated[:3]] == [5, 5, 2]
+    config = json.loads((work / "models" / "en-de-teacher" / "last" / "config.json").read_text())
+    assert config["languages"] == {"source": "en", "target": "de"}
