@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 from waitinfo.streaming.channel import Channel
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
@@ -37,12 +38,13 @@ class AsyncTranslator:
         raw: bool = False,
         segment: bool = True,
         history: int | None = HISTORY,
+        lag: float | None = None,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
         self._worker.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history)
-        return AsyncStream(translator._scheduler, channel, translator.check_dial, self._notifier)
+        channel = translator._open_channel(k, raw, segment, history, lag)
+        return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
 
     def _notifier(self) -> _Notifier:
         """That of the running event loop."""
@@ -69,10 +71,10 @@ class AsyncStream(Handle):
         self,
         scheduler: Scheduler,
         channel: Channel,
-        check_dial: Callable[[float], float],
+        dials: Dials,
         notifier: Callable[[], _Notifier],
     ) -> None:
-        super().__init__(scheduler, channel, check_dial)
+        super().__init__(scheduler, channel, dials)
         self._notifier = notifier
 
     async def push(self, text: str, wait: bool = True) -> list[Event]:

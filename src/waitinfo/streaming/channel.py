@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.session import Session
 
 Listener = Callable[[Sequence["Channel"]], None]
@@ -17,7 +18,9 @@ class Channel:
     """What the scheduler keeps of one stream. All of it belongs to the scheduler."""
 
     def __init__(self, session: Session, k: float, history: int | None) -> None:
-        self.session, self.k = session, k
+        self.session = session
+        self.controller: LagController | None = None  # turns the dial, if a lag is held
+        self._k = k
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.began = time.monotonic()
         self.slot: int | None = None  # given by the first round
@@ -30,6 +33,16 @@ class Channel:
         self.closed = False  # the slot was given back
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.served_by: object | None = None  # the call that waits for this stream
+
+    @property
+    def k(self) -> float:
+        """The dial; a controller may turn it at any time."""
+        controller = self.controller
+        return self._k if controller is None else controller.k
+
+    @k.setter
+    def k(self, value: float) -> None:
+        self.controller, self._k = None, value
 
     @property
     def over(self) -> bool:
