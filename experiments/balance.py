@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spoken import spoken
+
 from waitinfo.text.files import normalise, read_lines
 
 

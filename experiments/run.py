@@ -121,7 +121,7 @@ class Runner:
             ):
                 files = [self.find(text, side) for text in corpus[texts]]
                 command += [f"--{prefix}{option}", *files]
-        options = [option.format(work=self.work) for option in corpus["options"]]
+        options = [option.format(data=self.data, work=self.work) for option in corpus["options"]]
         self.call([*command, *options, "--out", str(self.work / "corpora" / name)], "prepare.log")
 
     def model(self, run: dict[str, Any]) -> Path:

@@ -13,6 +13,7 @@ from tests.test_decoder import restless
 from waitinfo.model import Transformer
 from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.stream import Stream
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
 
@@ -42,3 +43,18 @@ def some_text(draw: random.Random, words: int) -> str:
 def record(events: list[Event]) -> list[tuple]:
     """Events without their times."""
     return [(e.kind, e.token, e.word, e.read, e.written, e.sentence) for e in events]
+
+
+def live_delays(stream: Stream, words: list[str]) -> tuple[list[str], list[int]]:
+    """The words that a stream shows if it gets one word at a time, and after how many of them."""
+    shown: list[str] = []
+    delays: list[int] = []
+    for number, word in enumerate(words, 1):
+        events = stream.push(word)
+        if number == len(words):
+            events += stream.finish()
+        for event in events:
+            if event.kind == "WRITE" and event.word:
+                shown += event.word.split()
+                delays += [number] * len(event.word.split())
+    return shown, delays

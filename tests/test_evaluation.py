@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
+from tests.streams import live_delays
 from tests.test_decoder import restless
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import quality, timing
@@ -92,17 +93,7 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
         for source, hypothesis in zip(sources, found, strict=True):
             trace = word_trace(loaded.vocabulary, source, hypothesis)
             stream = Translator(loaded, streams=1).stream(k, segment=False)
-            shown, delays = [], []
-            words = source.split()
-            for number, word in enumerate(words, 1):
-                events = stream.push(word)
-                if number == len(words):
-                    events += stream.finish()
-                for event in events:
-                    if event.kind == "WRITE" and event.word:
-                        shown += event.word.split()
-                        delays += [number] * len(event.word.split())
-            assert (trace.words, trace.delays) == (shown, delays)
+            assert (trace.words, trace.delays) == live_delays(stream, source.split())
 
 
 # Points

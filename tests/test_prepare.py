@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import toy_pairs, write_pairs
+from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
+from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.text.special import BOS, EOS, PAD, UNK
 from waitinfo.training.batches import make_batch
@@ -184,3 +187,102 @@ def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(WaitinfoError, match="already in use"):
         prepare(ParallelText(tsv=[tsv]), out, PrepareOptions(vocab="words:1"))
     assert [p.name for p in out.iterdir()] == ["thesis.doc"]
+
+
+# Copies as they are spoken, and windows
+
+
+def speech_corpus(tmp_path: Path, dev: bool = True, **options: object) -> Corpus:
+    """Sixty numbered sentences in order, twice a repeated one, and ten from another file."""
+    lines = [(f"Das ist Satz {n}, ja.", f"This is sentence {n}, yes.") for n in range(60)]
+    lines[20] = lines[40] = ("Vielen Dank!", "Thank you!")
+    ordered = write_pairs(tmp_path / "ordered.tsv", lines)
+    others = [(f"Ein Wort: {n}.", f"One word: {n}.") for n in range(10)]
+    loose = write_pairs(tmp_path / "loose.tsv", others)
+    text = ParallelText(tsv=[loose, ordered], in_order=[ordered])
+    held_out = ParallelText(tsv=[write_pairs(tmp_path / "dev.tsv", [lines[30]])]) if dev else None
+    out = tmp_path / f"corpus-{len(list(tmp_path.iterdir()))}"
+    chosen = PrepareOptions(
+        vocab="bpe:400", languages=Languages("de", "en"), max_tokens=2000, **options
+    )
+    prepare(text, out, chosen, dev=held_out)
+    return Corpus(out)
+
+
+def is_window(pair: tuple[str, str]) -> bool:
+    return len(re.findall(r"sentence|Thank|One word", pair[1])) > 1
+
+
+def test_spoken_copies_are_added(tmp_path: Path) -> None:
+    plain = texts(speech_corpus(tmp_path))
+    corpus = speech_corpus(tmp_path, spoken=0.5, word_errors=0.1)
+    found = texts(corpus)
+    kept = [pair for pair in found if pair in plain]
+    assert kept == plain  # the plain pairs stay, in their order
+    copies = [pair for pair in found if pair not in plain]
+    assert len(copies) == corpus.manifest["copies"]["spoken"]
+    assert 20 < len(copies) < 48  # half of 68: five standard deviations
+    targets = {target for _, target in plain}
+    for source, target in copies:
+        assert target in targets and source == source.lower() and "," not in source
+    assert any("zwei" in source or "drei" in source for source, _ in copies)
+
+
+def test_windows_join_neighbours_only(tmp_path: Path) -> None:
+    corpus = speech_corpus(tmp_path, windows=0.9)
+    made = corpus.manifest["copies"]
+    windows = [pair for pair in texts(corpus) if is_window(pair)]
+    assert len(windows) == made["windows"] + made["spoken windows"] >= 8
+    assert made["windows"] and made["spoken windows"]
+    lines = (tmp_path / "ordered.tsv").read_text("utf-8").splitlines()
+    in_order = " ".join(line.split("\t")[1] for line in lines)
+    for source, target in windows:
+        assert target in in_order  # of the other file there is nothing
+        assert "sentence 30," not in target  # it is in the dev file, and ends a window
+        spoken = source == source.lower()
+        sentences = re.findall(r"sentence|Thank", target)
+        assert len(re.findall(r"satz|vielen", source.lower())) == len(sentences) <= 6
+        assert spoken == ("." not in source and "!" not in source)
+    # The repeated pair is trained on once, and still is part of windows.
+    assert sum(pair == ("Vielen Dank!", "Thank you!") for pair in texts(corpus)) == 1
+
+
+def test_held_out_pairs_have_no_copies(tmp_path: Path) -> None:
+    corpus = speech_corpus(tmp_path, dev=False, spoken=1.0, windows=0.9, holdout=6)
+    trained = " ".join(target for _, target in texts(corpus))
+    assert corpus.manifest["copies"]["spoken"] == 63  # of 69 different pairs
+    for _, target in corpus.dev_text():
+        assert target not in trained
+
+
+def test_copies_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    options = {"spoken": 0.4, "windows": 0.5, "word_errors": 0.2}
+    first, same, other = (
+        texts(speech_corpus(tmp_path, seed=seed, **options)) for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
+def test_windows_need_text_in_order(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
+    with pytest.raises(WaitinfoError, match="--windows: joins lines that follow each other"):
+        prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(windows=0.5))
+    with pytest.raises(WaitinfoError, match="--in-order b.tsv: not one of"):
+        ParallelText(tsv=[tsv], in_order=[Path("b.tsv")])
+    with pytest.raises(WaitinfoError, match="--spoken 2: must be a share"):
+        prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(spoken=2))
+
+
+def test_a_recipe_sets_what_the_command_does_not(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(60))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[corpus]\nspoken = 0.5\nvocab = 'words:1'\nholdout = 3\n")
+    out = tmp_path / "corpus"
+    command = ["prepare", "--tsv", tsv, "--config", recipe, "--holdout", "5", "--out", out]
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in command])
+    assert not stop.value.code
+    manifest = Corpus(out).manifest
+    assert manifest["options"]["spoken"] == 0.5 and manifest["copies"]["spoken"]
+    assert manifest["options"]["vocab"] == "words:1" and manifest["options"]["holdout"] == 5
+    assert "no rules for the source language" in " ".join(manifest["notes"])

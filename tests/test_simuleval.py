@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import pytest
 
+from tests.tools import python_with
 from waitinfo.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,24 +47,7 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="session")
 def tool() -> Path:
-    """A Python with SimulEval, which also finds the packages of this Python."""
-    folder = (
-        ROOT / "build" / f"simuleval-{VERSION}-{sys.version_info.major}{sys.version_info.minor}"
-    )
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                   "--no-input", "--no-compile", f"simuleval=={VERSION}"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            reason = done.stderr.strip().splitlines()[-1:] or ["pip failed"]
-            pytest.skip(f"simuleval {VERSION} cannot be installed here: {reason[0]}")
-        paths = [path for path in sys.path if path.endswith("site-packages")]
-        (site,) = folder.glob("lib/python*/site-packages")
-        (site / "ours.pth").write_text("\n".join([str(ROOT / "src"), *paths]) + "\n")
-        (folder / "ready").touch()
-    return python
+    return python_with("simuleval", VERSION)
 
 
 Found = tuple[dict[str, float], list[str], list[list[int]]]

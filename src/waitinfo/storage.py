@@ -1,4 +1,4 @@
-"""Atomic replacement of folders on disk."""
+"""Atomic replacement of folders and files on disk."""
 
 from __future__ import annotations
 
@@ -33,3 +33,14 @@ def fsync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    path = path.resolve()
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)

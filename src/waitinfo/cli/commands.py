@@ -55,6 +55,10 @@ def translate(
         float | None,
         typer.Option(help="Latency: a larger value waits longer [default: the system's own]."),
     ] = None,
+    lag: Annotated[
+        float | None,
+        typer.Option(help="Hold this lag in words instead of --k (calibrated models)."),
+    ] = None,
     show: Annotated[
         str, typer.Option(help="words; path: READ and WRITE; info: coloured by info; json.")
     ] = "words",
@@ -141,6 +145,7 @@ def translate(
             model=model,
             input=input,
             k=k,
+            lag=lag,
             system=system,
             settings=set_ or [],
             show=show,
@@ -237,11 +242,28 @@ def evaluate(
     source: Annotated[Path, typer.Option(help="Test sentences, one per line.")],
     reference: Annotated[Path, typer.Option(help="Their translations.")],
     out: Annotated[
-        Path, typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to.")
-    ],
+        Path | None,
+        typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to."),
+    ] = None,
     model: ModelFolder = None,
     k: Annotated[
         str | None, typer.Option(help="Dial values, for example 1,3,5 [default: the system's own].")
+    ] = None,
+    lag: Annotated[
+        str | None, typer.Option(help="Lags in words instead, for example 3,4 (calibrated models).")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Store in the model which dial has which lag.")
+    ] = False,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="One stream for each document: all, lines per document, or a file of names."
+        ),
+    ] = None,
+    condition: Annotated[
+        str | None,
+        typer.Option(help="clean, lower, errors-N, documents, documents-lower, …, or all."),
     ] = None,
     system: DecodingSystem = None,
     set_: DecodingSettings = None,
@@ -299,6 +321,14 @@ def evaluate(
         waitinfo evaluate --model run --source test.de --reference test.en --out points.jsonl
 
         waitinfo evaluate --model multipath --system adaptive-wait-k --k 0.2,0.5 …
+
+        waitinfo evaluate --model run --source dev.de --reference dev.en --calibrate
+
+        waitinfo evaluate --model run --source t.de --reference t.en --lag 3,4 --out results
+
+        waitinfo evaluate --model run --source t.de --reference t.en --documents 25 --out results
+
+        waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
     """
     from waitinfo.cli.evaluate import Request, run
 
@@ -309,6 +339,10 @@ def evaluate(
             reference=reference,
             out=out,
             k=k,
+            lag=lag,
+            calibrate=calibrate,
+            documents=documents,
+            condition=condition,
             system=system,
             settings=set_ or [],
             ending=ending,

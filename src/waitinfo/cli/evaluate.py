@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from rich.table import Table
-
-from waitinfo.cli.display import note, print_table, progress_bar
+from waitinfo.cli.display import note, progress_bar
 from waitinfo.cli.loading import check_beam, load, use_threads
 from waitinfo.cli.options import numbers
+from waitinfo.cli.tables import (
+    calibration_table,
+    condition_table,
+    document_tables,
+    point_tables,
+)
 from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.calibrate import calibrate, default_dials
+from waitinfo.evaluation.conditions import Condition, parse_conditions
+from waitinfo.evaluation.documents import (
+    DocumentEvaluation,
+    Documents,
+    evaluate_documents,
+)
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
 from waitinfo.evaluation.instances import read_instances
-from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
-from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.output import FolderOutput, Output
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import (
     COMET_MODEL,
@@ -24,8 +33,14 @@ from waitinfo.evaluation.quality import (
     comet,
     load_comet,
 )
+from waitinfo.model.calibration import FILE as CALIBRATION
+from waitinfo.model.calibration import write_calibration
+from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
+from waitinfo.streaming.lag import Dials
 from waitinfo.systems import check_dial
+
+BLOCK = "25"  # lines of a document where --documents does not say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +50,12 @@ class Request:
     model: Path | None
     source: Path
     reference: Path
-    out: Path
+    out: Path | None
     k: str | None
+    lag: str | None
+    calibrate: bool
+    documents: str | None
+    condition: str | None
     system: str | None
     settings: list[str]
     ending: str
@@ -55,6 +74,12 @@ class Request:
 
 
 def run(request: Request) -> None:
+    if request.calibrate:
+        _calibrate(request)
+        return
+    if request.out is None:
+        raise WaitinfoError("--out: give a folder or a .jsonl file for the points")
+    conditions = _conditions(request)
     output = Output.at(request.out, request.save_text, request.overwrite)
     test = TestSet.read(request.source, request.reference)
     _check_names(request)
@@ -67,23 +92,111 @@ def run(request: Request) -> None:
     use_threads(request.threads)
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
-    decodings = [
-        Decoding(check_dial(loaded.system, k), request.ending, request.beam)
-        for k in numbers("--k", request.k)
-    ]
+    decodings = _decodings(request, loaded)
     if request.label is not None and len(decodings) > 1:
         raise WaitinfoError("--label: names one point; give one value of --k with it")
     if timing and request.beam > 1:
         raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
     output.prepare()
-    evaluation = Evaluation(loaded, test, request.name, request.run)
+    job = _Job(request, loaded, test, output, timing)
     try:
         with progress_bar() as progress:
-            points = [_point(evaluation, d, output, timing, request, progress) for d in decodings]
+            found = {each: job.points(each, decodings, progress) for each in conditions}
     except KeyboardInterrupt:
         note("stopped; the same command continues from here")
         raise
-    _tables(evaluation.name, points)
+    if len(found) > 1:
+        condition_table(found)
+        return
+    (points,) = found.values()
+    (document_tables if conditions[0].documents else point_tables)(points[0]["name"], points)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The evaluation of a model under several conditions."""
+
+    request: Request
+    loaded: LoadedModel
+    test: TestSet
+    output: Output
+    timing: Timing | None
+
+    def points(
+        self, condition: Condition, decodings: list[Decoding], progress: Progress
+    ) -> list[Point]:
+        evaluation, output = self._evaluation(condition), self.output
+        if condition.name != "clean" and isinstance(output, FolderOutput):
+            # In a folder, names of points do not tell conditions apart.
+            output = replace(output, place=output.place / condition.name)
+        if isinstance(evaluation, DocumentEvaluation):
+            return [
+                evaluate_documents(evaluation, decoding, output, RESAMPLES, progress)
+                for decoding in decodings
+            ]
+        return [
+            _point(evaluation, decoding, output, self.timing, self.request, progress)
+            for decoding in decodings
+        ]
+
+    def _evaluation(self, condition: Condition) -> Evaluation:
+        request, loaded = self.request, self.loaded
+        test = condition.apply(self.test, loaded.languages.source)
+        if not condition.documents:
+            return Evaluation(loaded, test, request.name, request.run)
+        documents = Documents.parse(request.documents or BLOCK, len(test.sources))
+        return DocumentEvaluation(loaded, test, documents, request.name, request.run)
+
+
+def _conditions(request: Request) -> list[Condition]:
+    chosen = parse_conditions(
+        request.condition or ("clean" if request.documents is None else "documents")
+    )
+    in_documents = [condition for condition in chosen if condition.documents]
+    if request.documents is not None and not in_documents:
+        raise WaitinfoError(f"--documents: not used by --condition {request.condition}")
+    if in_documents and (request.rate is not None or request.comet or request.label):
+        raise WaitinfoError("--rate, --comet and --label: not with documents")
+    return chosen
+
+
+def _decodings(request: Request, loaded: LoadedModel) -> list[Decoding]:
+    """Dial values as given, or those that have the lags that were asked for."""
+    if request.lag is None:
+        return [
+            Decoding(check_dial(loaded.system, k), request.ending, request.beam)
+            for k in numbers("--k", request.k)
+        ]
+    if request.k is not None:
+        raise WaitinfoError("--lag: chooses the dial; leave out --k")
+    dials = Dials(loaded.folder, loaded.system)
+    return [
+        Decoding(dials.at_lag(lag), request.ending, request.beam, lag)
+        for lag in numbers("--lag", request.lag)
+        if lag is not None
+    ]
+
+
+def _calibrate(request: Request) -> None:
+    """Measure the lag of dial values and store it in the model folder."""
+    others = (request.lag, request.documents, request.condition, request.out)
+    if any(value is not None for value in others) or request.beam > 1:
+        raise WaitinfoError("--calibrate: leave out --out, --lag, --documents, --condition, --beam")
+    test = TestSet.read(request.source, request.reference)
+    check_installed()
+    use_threads(request.threads)
+    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
+    dials = default_dials(loaded.system)
+    if request.k is not None:
+        dials = [check_dial(loaded.system, k) for k in numbers("--k", request.k)]
+    evaluation = Evaluation(loaded, test, request.name, request.run)
+    with progress_bar() as progress:
+        decodings = [Decoding(k, request.ending) for k in dials]
+        calibration = calibrate(evaluation, decodings, progress)
+    facts = {"ending": request.ending, "test": test.facts}
+    write_calibration(loaded.folder, loaded.system, calibration, facts)
+    calibration_table(loaded.system, calibration)
+    note(f"stored in {loaded.folder / CALIBRATION}; now --lag works with this model")
 
 
 def _check_names(request: Request) -> None:
@@ -115,63 +228,3 @@ def _point(
     if changed:
         output.write(point)
     return point
-
-
-LEGEND = (
-    "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "
-    "length: words, to the reference's; info: mean of the target's tokens, to the source's"
-)
-
-
-def _tables(name: str, points: list[Point]) -> None:
-    dial = points[0]["dial"] or ""
-    quality = [
-        {
-            "BLEU": p["quality"]["BLEU"],
-            "±": p["quality"].get("BLEU_interval"),
-            "lower": p["quality"]["BLEU_lowercase"],
-            "chrF": p["quality"]["chrF"],
-            "COMET": p["quality"].get("COMET"),
-            "early %": 100 * p["early_stop"],
-            "length": p["length_ratio"],
-            "empty": p["empty"],
-            "info": p["info_ratio"],
-        }
-        for p in points
-    ]
-    _table(f"{name}: quality", dial, points, quality)
-    note(LEGEND)
-    for profile in PROFILES.values():
-        title = f"latency, profile {profile.name}: {profile.unit}, {profile.summary}"
-        _table(title, dial, points, [{m: p[profile.name][m] for m in METRICS} for p in points])
-    timed = [p["timed"] for p in points]
-    if all(timed):
-        rate = timed[0]["words_per_second"]
-        rows = [
-            {
-                **{f"{m}": t["computation_aware_ms"][m] for m in TIMED},
-                "ms a word": t["ms_per_source_word"],
-                "95th": t["ms_per_source_word_95th"],
-            }
-            for t in timed
-        ]
-        _table(f"latency in ms, computation included, at {rate:g} words per second",
-               dial, points, rows)  # fmt: skip
-
-
-def _table(title: str, dial: str, points: list[Point], rows: list[dict[str, Any]]) -> None:
-    """Rows by dial value; columns that no row has a value for are left out."""
-    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    table = Table()
-    for column in (dial, *columns):
-        table.add_column(column, justify="right")
-    for point, row in zip(points, rows, strict=True):
-        value = "" if point["k"] is None else f"{point['k']:g}"
-        table.add_row(value, *(_cell(row[column]) for column in columns))
-    print_table(table, title)
-
-
-def _cell(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, int) else f"{value:.2f}"

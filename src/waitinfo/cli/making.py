@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from waitinfo.errors import WaitinfoError
 from waitinfo.model.sizes import SIZES
 from waitinfo.systems import SYSTEMS
 
@@ -21,6 +22,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def prepare(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")],
     source: Annotated[
         Paths | None, typer.Option(help="Source text, one sentence per line.")
@@ -49,6 +51,24 @@ def prepare(
         int, typer.Option(help="Pairs held out to validate on where no dev text is given.")
     ] = 1000,
     shard_mib: Annotated[float, typer.Option(help="Size of a token shard in MiB.")] = 64.0,
+    spoken: Annotated[
+        float,
+        typer.Option(help="Share of the pairs that get a copy with a source as it is spoken."),
+    ] = 0.0,
+    word_errors: Annotated[
+        float, typer.Option(help="Recognition errors in these copies, for each word.")
+    ] = 0.05,
+    windows: Annotated[
+        float,
+        typer.Option(help="Share of the pairs that are joined with their neighbours, as a copy."),
+    ] = 0.0,
+    in_order: Annotated[
+        Paths | None,
+        typer.Option(help="Source or TSV files whose lines follow each other, for --windows."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A recipe; its [corpus] sets what is not given here.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 1,
     source_language: Annotated[
         str | None,
@@ -67,6 +87,8 @@ def prepare(
         waitinfo prepare --tsv pairs.tsv --vocab bpe:8000 --out corpus
 
         waitinfo prepare --source a.en b.en --target a.vi b.vi --vocab words:5 --out corpus
+
+        waitinfo prepare --tsv a.tsv b.tsv --spoken 0.3 --windows 0.3 --in-order a.tsv --out corpus
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
     from waitinfo.text.files import ParallelText
@@ -74,21 +96,26 @@ def prepare(
     from waitinfo.text.prepare import PrepareOptions
     from waitinfo.text.prepare import prepare as run
 
-    options = PrepareOptions(
-        vocab=vocab,
-        separate=separate,
-        vocabulary_from=vocab_from,
-        max_tokens=max_tokens,
-        max_ratio=max_ratio,
-        keep_duplicates=keep_duplicates,
-        holdout=holdout,
-        shard_mib=shard_mib,
-        seed=seed,
-        languages=Languages(source_language, target_language),
-    )
+    values: dict[str, Any] = {
+        "vocab": vocab,
+        "separate": separate,
+        "vocabulary_from": vocab_from,
+        "max_tokens": max_tokens,
+        "max_ratio": max_ratio,
+        "keep_duplicates": keep_duplicates,
+        "holdout": holdout,
+        "shard_mib": shard_mib,
+        "spoken": spoken,
+        "word_errors": word_errors,
+        "windows": windows,
+        "seed": seed,
+    }
+    if config is not None:
+        values |= corpus_settings(config, not_given(context))
+    options = PrepareOptions(**values, languages=Languages(source_language, target_language))
     with progress_bar() as progress:
         manifest = run(
-            ParallelText(source or [], target or [], tsv or []),
+            ParallelText(source or [], target or [], tsv or [], in_order or []),
             out,
             options,
             dev=ParallelText(dev_source or [], dev_target or []),
@@ -96,6 +123,24 @@ def prepare(
             progress=progress,
         )
     summarise_corpus(manifest, out)
+
+
+def not_given(context: typer.Context) -> set[str]:
+    """Names of the options that have their default value."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "DEFAULT"}
+
+
+def corpus_settings(recipe: Path, wanted: set[str]) -> dict[str, Any]:
+    """Those of a recipe's [corpus] that are wanted, checked and converted."""
+    from waitinfo.config import from_mapping, read_toml
+    from waitinfo.text.prepare import PrepareOptions
+
+    section = read_toml(recipe).get("corpus", {})
+    if not isinstance(section, dict):
+        raise WaitinfoError(f"{recipe}: corpus must be a section, as [corpus]")
+    checked = from_mapping(PrepareOptions, section, "corpus")
+    return {name: getattr(checked, name) for name in section if name in wanted}
 
 
 def train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from rich.console import Console
@@ -51,6 +52,7 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
+    from waitinfo.model.calibration import FILE as CALIBRATION
     from waitinfo.model.saving import load_model, save_model
 
     if out is None:
@@ -67,6 +69,8 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
         dtype,
         languages=loaded.languages,
     )
+    if (loaded.folder / CALIBRATION).exists():  # the weights differ by their rounding alone
+        shutil.copy(loaded.folder / CALIBRATION, out)
     before, after = (
         sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         for folder in (loaded.folder, out)

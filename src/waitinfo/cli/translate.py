@@ -40,6 +40,7 @@ class Request:
     model: Path | None
     input: Path | None
     k: float | None
+    lag: float | None
     system: str | None
     settings: list[str]
     show: str
@@ -84,13 +85,15 @@ def run(request: Request) -> None:
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     check_dial(loaded.system, request.k)
+    if request.k is not None and request.lag is not None:
+        raise WaitinfoError("--lag: chooses the dial; leave out --k")
     k, lines = request.k, _lines(request)
     if request.beam > 1:
-        if request.pace or request.show != "words":
-            raise WaitinfoError("--beam: shows words alone; leave out --pace and --show")
+        if request.pace or request.show != "words" or request.lag is not None:
+            raise WaitinfoError("--beam: shows words alone; leave out --pace, --show and --lag")
         _with_beam(loaded, request, _typed_lines() if lines is None else lines)
         return
-    translator = Translator(loaded, TOGETHER, ending=request.ending)
+    translator = Translator(loaded, TOGETHER, ending=request.ending, lag=request.lag)
     view = VIEWS[request.show]()
     if lines is None:
         _follow(translator, k, view)

@@ -17,7 +17,7 @@ import torch
 import waitinfo
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.instances import write_instances
-from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
+from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency, degeneracy
 from waitinfo.evaluation.output import Output
 from waitinfo.evaluation.partial import Partial
 from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
@@ -44,6 +44,7 @@ class TestSet:
     reference: Path
     sources: list[str]
     references: list[str]
+    condition: str = ""  # how the sources were changed, or how they are translated
 
     @classmethod
     def read(cls, source: Path, reference: Path) -> TestSet:
@@ -59,7 +60,8 @@ class TestSet:
 
     @property
     def name(self) -> str:
-        return set_name(self.source.name)
+        name = set_name(self.source.name)
+        return f"{name}-{self.condition}" if self.condition else name
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -77,6 +79,7 @@ class Decoding:
     k: float
     ending: str = "guard"
     beam: int = 1
+    lag: float | None = None  # in words, if it was asked for instead of k
 
     def __post_init__(self) -> None:
         if self.ending not in ENDINGS:
@@ -154,6 +157,7 @@ class Evaluation:
             "system": system.name,
             "options": asdict(system.options),
             "k": decoding.k if system.dial else None,
+            **({} if decoding.lag is None else {"lag": decoding.lag}),
             "ending": decoding.ending,
             "beam": decoding.beam,
             "dtype": str(self.loaded.model.source_embedding.weight.dtype).removeprefix("torch."),
@@ -163,9 +167,27 @@ class Evaluation:
         }
 
     def key(self, decoding: Decoding) -> PointKey:
-        """The key that identifies a point."""
+        """The key that identifies a point. Points by lag form a curve of their own."""
+        if decoding.lag is not None:
+            return PointKey(f"{self.name}-lag", decoding.lag, self.run, self.seed, self.test.name)
         k = decoding.k if self.loaded.system.dial else None
         return PointKey(self.name, k, self.run, self.seed, self.test.name)
+
+    def heading(self, decoding: Decoding) -> Point:
+        """The first fields of a point: what it is."""
+        key, system = self.key(decoding), self.loaded.system
+        dial = system.dial.name if system.dial else None
+        return {
+            "format": FORMAT,
+            "waitinfo": waitinfo.__version__,
+            "name": key.name,
+            "run": key.run,
+            "seed": key.seed,
+            "set": key.set,
+            "system": system.name,
+            "dial": dial if decoding.lag is None else "lag",
+            "k": key.k,
+        }
 
     # Translation
 
@@ -221,20 +243,12 @@ class Evaluation:
             Lags(trace.delays, trace.source_words, len(reference.split()))
             for trace, reference in zip(traces, references, strict=True)
         ]
-        system, dial = self.loaded.system, self.loaded.system.dial
         return {
-            "format": FORMAT,
-            "waitinfo": waitinfo.__version__,
-            "name": self.name,
-            "run": self.run,
-            "seed": self.seed,
-            "set": self.test.name,
-            "system": system.name,
-            "dial": dial.name if dial else None,
-            "k": decoding.k if dial else None,
+            **self.heading(decoding),
             "quality": quality([trace.text for trace in traces], references, resamples),
             "paper": corpus_latency(tokens, PROFILES["paper"]),
             "word": corpus_latency(words, PROFILES["word"]),
+            "degeneracy": degeneracy(words),
             "early_stop": sum(h.stopped_early for h in found) / len(found),
             "cut_off": sum(not h.ended for h in found) / len(found),
             "empty": sum(not trace.words for trace in traces),
@@ -279,6 +293,13 @@ def info_ratio(found: Sequence[Hypothesis]) -> float | None:
     return (sum(target) / len(target)) / (sum(source) / len(source))
 
 
+def seconds_spent(began: float, translated: float) -> dict[str, float]:
+    return {
+        "translating": round(translated - began, 3),
+        "scoring_and_logging": round(time.monotonic() - translated, 3),
+    }
+
+
 def evaluate_point(
     evaluation: Evaluation,
     decoding: Decoding,
@@ -288,10 +309,8 @@ def evaluate_point(
     progress: Progress | None = None,
 ) -> Point:
     """Translate, score and write one point, or the missing parts of an existing one."""
-    output.prepare()
     key = evaluation.key(decoding)
-    output.check(key)
-    point = output.existing(key, evaluation.settings(decoding))
+    point = output.begin(key, evaluation.settings(decoding))
     changed = False
     if point is None or (output.text and not output.has_text(key)):
         point = _translate_and_score(evaluation, decoding, output, point, resamples, progress)
@@ -325,10 +344,7 @@ def _translate_and_score(
         if output.text:
             test = evaluation.test
             write_instances(output.text_folder(key), test.sources, test.references, traces)
-        point["seconds"] = {
-            "translating": round(translated - began, 3),
-            "scoring_and_logging": round(time.monotonic() - translated, 3),
-        }
+        point["seconds"] = seconds_spent(began, translated)
         point["timed"] = old["timed"] if old else None
         if old:
             kept = {k: v for k, v in old["quality"].items() if k.startswith("COMET")}

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
+from typing import Any
 
 Delays = Sequence[float]
 
@@ -48,9 +49,15 @@ def length_adaptive_average_lagging(delays: Delays, source: float, reference: in
     return average_lagging(delays, source, max(len(delays), reference))
 
 
-def yet_another_average_lagging(delays: Delays, source: float, reference: int) -> float | None:
-    """YAAL: LAAL over the units written before the source ended; None if there are none."""
-    before = [delay for delay in delays if delay < source]
+def yet_another_average_lagging(
+    delays: Delays, source: float, reference: int, end: float | None = None
+) -> float | None:
+    """YAAL: LAAL over the units written before the source ended; None if there are none.
+
+    LongYAAL, of a sentence in a document: over the units written before the `end` of the document.
+    """
+    end = source if end is None else end
+    before = list(takewhile(lambda delay: delay < end, delays))
     if not before:
         return None
     pace = source / max(len(delays), reference)
@@ -138,6 +145,33 @@ def sentence_latency(lags: Lags, profile: Profile) -> dict[str, float | None]:
 def corpus_latency(sentences: Sequence[Lags], profile: Profile) -> dict[str, float | None]:
     """Unweighted means over the sentences that have a value; None if none has."""
     return mean_scores([sentence_latency(lags, profile) for lags in sentences], METRICS)
+
+
+DEGENERATE = 20.0  # percentage points between SWF and EFSW
+
+
+def degeneracy(sentences: Sequence[Lags]) -> dict[str, Any]:
+    """Signs of a policy that writes a few words early and the rest after the source.
+
+    SWF: percentage of the units written before the source ended. EFSW: what it should be at this
+    YAAL, the percentage of the source that lies before the mean lag. They differ if the lag is that
+    of a few units only.
+    """
+    written = sum(len(lags.delays) for lags in sentences)
+    early = sum(delay < lags.source for lags in sentences for delay in lags.delays)
+    found = [
+        (lags.source, yaal)
+        for lags in sentences
+        if (yaal := yet_another_average_lagging(lags.delays, lags.source, lags.reference))
+        is not None
+    ]
+    if not written or not found:
+        return {"SWF": 0.0 if written else None, "EFSW": None, "DSPTV": None, "degenerate": False}
+    before = sum(max(0.0, source - yaal) for source, yaal in found)
+    swf, efsw = 100 * early / written, 100 * before / sum(source for source, _ in found)
+    return {
+        "SWF": swf, "EFSW": efsw, "DSPTV": efsw - swf, "degenerate": abs(efsw - swf) > DEGENERATE,
+    }  # fmt: skip
 
 
 def mean_scores(

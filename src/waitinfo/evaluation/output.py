@@ -20,6 +20,7 @@ from typing import Any
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.instances import LOG
 from waitinfo.evaluation.points import LINES, Point, PointKey, parse, point_texts, read_file
+from waitinfo.storage import write_file
 
 LONGEST_NAME = 150
 
@@ -77,6 +78,12 @@ class Output(ABC):
         if self.text and place.exists() and not place.is_dir():
             raise WaitinfoError(f"{place}: is a file; translations need a folder of this name")
 
+    def begin(self, key: PointKey, settings: dict[str, Any]) -> Point | None:
+        """Make ready for a point; the existing one with the same settings."""
+        self.prepare()
+        self.check(key)
+        return self.existing(key, settings)
+
     def existing(self, key: PointKey, settings: dict[str, Any]) -> Point | None:
         """The existing point with this key; raise an error if its settings are different."""
         point = None if self.overwrite else self.find(key)
@@ -130,7 +137,7 @@ class FolderOutput(Output):
 
     def write(self, point: Point) -> None:
         path = self._path(PointKey.of(point))
-        _replace(path, json.dumps(point, indent=2, ensure_ascii=False) + "\n")
+        write_file(path, json.dumps(point, indent=2, ensure_ascii=False) + "\n")
 
     def remove(self, key: PointKey) -> None:
         self._path(key).unlink(missing_ok=True)
@@ -186,7 +193,7 @@ class FileOutput(Output):
         return keys.index(key) if key in keys else len(lines)
 
     def _write(self, lines: list[str]) -> None:
-        _replace(self.place, "".join(f"{line}\n" for line in lines))
+        write_file(self.place, "".join(f"{line}\n" for line in lines))
 
 
 def text_folder(point: Point) -> Path:
@@ -201,17 +208,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WaitinfoError(f"{folder}: cannot be created ({error.strerror})") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    path = path.resolve()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with fresh.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
 
 
 @contextmanager

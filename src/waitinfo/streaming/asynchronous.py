@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
@@ -43,12 +44,13 @@ class AsyncTranslator:
         segment: bool = True,
         history: int | None = HISTORY,
         replay: Replay | None = None,
+        lag: float | None = None,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
         self._worker.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history, replay)
-        return AsyncStream(translator._scheduler, channel, translator.check_dial, self._notifier)
+        channel = translator._open_channel(k, raw, segment, history, replay, lag)
+        return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
 
     def _notifier(self) -> _Notifier:
         """That of the running event loop."""
@@ -82,10 +84,10 @@ class AsyncStream(Handle):
         self,
         scheduler: Scheduler,
         channel: Channel,
-        check_dial: Callable[[float], float],
+        dials: Dials,
         notifier: Callable[[], _Notifier],
     ) -> None:
-        super().__init__(scheduler, channel, check_dial)
+        super().__init__(scheduler, channel, dials)
         self._notifier = notifier
 
     async def push(self, text: str, wait: bool = True) -> list[Event]:

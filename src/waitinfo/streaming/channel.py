@@ -9,6 +9,7 @@ from enum import Enum
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
@@ -31,7 +32,9 @@ class Channel:
     def __init__(
         self, session: Session, k: float, history: int | None, replay: Replay | None = None
     ) -> None:
-        self.session, self.k = session, k
+        self.session = session
+        self.controller: LagController | None = None  # turns the dial, if a lag is held
+        self._k = k
         self.path = replay.path if replay else ()  # what was written before it was interrupted
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.began = time.monotonic() - (replay.seconds if replay else 0.0)
@@ -45,6 +48,16 @@ class Channel:
         self.closed = False  # the slot was given back
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.served_by: object | None = None  # the call that waits for this stream
+
+    @property
+    def k(self) -> float:
+        """The dial; a controller may turn it at any time."""
+        controller = self.controller
+        return self._k if controller is None else controller.k
+
+    @k.setter
+    def k(self, value: float) -> None:
+        self.controller, self._k = None, value
 
     @property
     def over(self) -> bool:

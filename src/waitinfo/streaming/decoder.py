@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -33,6 +34,24 @@ class Hypothesis:
     def stopped_early(self) -> bool:
         """Whether the translation ended before the whole source was read."""
         return self.path[-1] < self.source_length
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The dial of one sentence by position: `dials[i]` once `starts[i]` tokens are written.
+
+    `starts` rise from 0. With the turns of a stream that held its lag, the decoder writes what the
+    stream wrote.
+    """
+
+    starts: Sequence[int]
+    dials: Sequence[float]
+
+    def at(self, written: int) -> float:
+        return self.dials[bisect_right(self.starts, written) - 1]
+
+
+Dial = float | Sequence[Schedule]  # one value for all sentences, or a schedule for each
 
 
 @dataclass
@@ -69,12 +88,12 @@ class Decoder:
         self.slots, self.cached_tokens = slots or SLOTS[kind], CACHED_TOKENS[kind]
         Engine(model, system, 1, 2, ending)  # raise errors about settings now
 
-    def decode(self, sentences: Sequence[list[int]], k: float) -> list[Hypothesis]:
+    def decode(self, sentences: Sequence[list[int]], k: Dial) -> list[Hypothesis]:
         """Translate token lists; results are in the order of the sentences."""
         found = dict(self.results(sentences, k))
         return [found[i] for i in range(len(sentences))]
 
-    def results(self, sentences: Sequence[list[int]], k: float) -> Iterator[tuple[int, Hypothesis]]:
+    def results(self, sentences: Sequence[list[int]], k: Dial) -> Iterator[tuple[int, Hypothesis]]:
         """Yield translations with the indices of their sentences, as they are completed."""
         records: dict[int, Record] = {}
         has_info = self.model.source_info is not None
@@ -98,19 +117,27 @@ class Decoder:
 
     @staticmethod
     def _run(
-        engine: Engine, sentences: dict[int, list[int]], k: float
+        engine: Engine, sentences: dict[int, list[int]], k: Dial
     ) -> Iterator[tuple[int, TokenEvent]]:
         """Run all sentences through an engine; a new one starts as soon as a slot is free."""
+
+        fixed = k if isinstance(k, int | float) else None
+
+        def dial(index: int, written: int) -> float:
+            return k[index].at(written) if fixed is None else fixed  # type: ignore[index]
+
         waiting = list(sentences.items())[::-1]
         owner: dict[int, int] = {}
         while waiting or owner:
             while waiting and engine.free:
                 index, sentence = waiting.pop()
-                slot = engine.open(k)
+                slot = engine.open(dial(index, 0))
                 owner[slot] = index
                 engine.feed(slot, sentence, complete=True)
             for event in engine.advance():
                 yield owner[event.slot], event
+                if fixed is None:
+                    engine.set_dial(event.slot, dial(owner[event.slot], event.written))
                 if event.last:
                     engine.close(event.slot)
                     del owner[event.slot]

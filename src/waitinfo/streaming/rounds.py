@@ -111,6 +111,9 @@ class Rounds:
             try:
                 event = channel.session.record(token, now - channel.began)
                 self.events.setdefault(channel, []).append(event)
+                if channel.controller is not None:
+                    channel.controller.observe(event, token.last)
+                    self.engine.set_dial(token.slot, channel.k)
                 if token.last:
                     self.engine.reset(token.slot, channel.k)
                     self._feed(channel)

@@ -21,6 +21,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Channel, Listener, Mark, Piece, describe
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.rounds import Rounds
@@ -107,9 +108,11 @@ class Scheduler:
             for channel in channels:
                 channel.served_by = None
 
-    def set_dial(self, channel: Channel, k: float) -> None:
+    def set_dial(self, channel: Channel, k: float, controller: LagController | None = None) -> None:
+        """Turn the dial of a stream, or have it turned from now on."""
         with self._lock:
             channel.k = k
+            channel.controller = controller
             if not channel.closed:
                 self._announce(channel)
             self._pass_on()

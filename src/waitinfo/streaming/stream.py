@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import Dials, Turn
 from waitinfo.streaming.scheduler import Scheduler
 
 
 class Handle:
     """What both kinds of stream share. Garbage collection closes a stream that was not closed."""
 
-    def __init__(
-        self, scheduler: Scheduler, channel: Channel, check_dial: Callable[[float], float]
-    ) -> None:
-        self._scheduler, self._channel, self._check_dial = scheduler, channel, check_dial
+    def __init__(self, scheduler: Scheduler, channel: Channel, dials: Dials) -> None:
+        self._scheduler, self._channel, self._dials = scheduler, channel, dials
         weakref.finalize(self, scheduler.abandon, channel).atexit = False
 
     @property
     def k(self) -> float:
-        """The latency dial. A new value counts from the next decision on."""
+        """The latency dial. A new value counts from the next decision on, and ends a held lag."""
         return self._channel.k
 
     @k.setter
     def k(self, value: float) -> None:
-        self._scheduler.set_dial(self._channel, self._check_dial(value))
+        self._scheduler.set_dial(self._channel, self._dials.check(value))
+
+    @property
+    def lag(self) -> float | None:
+        """The lag in words that the stream holds by turning its dial; None if it does not."""
+        controller = self._channel.controller
+        return None if controller is None else controller.target
+
+    @lag.setter
+    def lag(self, value: float | None) -> None:
+        controller = None if value is None else self._dials.controller(value)
+        self._scheduler.set_dial(self._channel, self._channel.k, controller)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Where the dial was turned to hold the lag, and to which value; the last ones."""
+        controller = self._channel.controller
+        return [] if controller is None else list(controller.turns)
 
     @property
     def text(self) -> str:

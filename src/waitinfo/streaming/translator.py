@@ -14,12 +14,12 @@ from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, shown_text
+from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
-from waitinfo.systems import check_dial
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -29,6 +29,7 @@ class Translator:
     """Opens streams on one model and advances them together; may be used by many threads.
 
     At most `streams` are open at a time, each with room for sentences of `capacity` source tokens.
+    Streams that are opened without a dial hold the given `lag`, if any.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Translator:
         capacity: int = 256,
         ending: str = "guard",
         observer: Observer | None = None,
+        lag: float | None = None,
     ) -> None:
         self.loaded = loaded
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
@@ -45,6 +47,10 @@ class Translator:
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         engine = Engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
         self._scheduler = Scheduler(engine, observer)
+        self.dials = Dials(loaded.folder, loaded.system)
+        self.lag = lag
+        if lag is not None:
+            self.dials.controller(lag)  # raise errors now
 
     @property
     def device(self) -> torch.device:
@@ -66,8 +72,10 @@ class Translator:
         return self._scheduler.engine.bytes_per_slot
 
     def check_dial(self, k: float | None) -> float:
-        """A dial value as given, or the system's default; an error if it is out of range."""
-        return check_dial(self.system, k)
+        """A dial value as given, or the default; an error if it is out of range."""
+        if k is None and self.lag is not None:
+            return self.dials.at_lag(self.lag)
+        return self.dials.check(k)
 
     # Streams
 
@@ -78,15 +86,16 @@ class Translator:
         segment: bool = True,
         history: int | None = HISTORY,
         replay: Replay | None = None,
+        lag: float | None = None,
     ) -> Stream:
-        """Open a stream at dial k.
+        """Open a stream at dial k, or one that holds a `lag` in words by turning its dial.
 
         With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
         is one sentence, whatever its full stops. `trace` and `text` remember the last `history`
         events and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history, replay)
-        return Stream(self._scheduler, channel, self.check_dial)
+        channel = self._open_channel(k, raw, segment, history, replay, lag)
+        return Stream(self._scheduler, channel, self.dials)
 
     def _open_channel(
         self,
@@ -95,8 +104,14 @@ class Translator:
         segment: bool,
         history: int | None,
         replay: Replay | None = None,
+        lag: float | None = None,
     ) -> Channel:
-        dial = self.check_dial(k)
+        if k is not None and lag is not None:
+            raise WaitinfoError("give a stream k or lag, not both")
+        if k is None and lag is None:
+            lag = self.lag
+        controller = None if lag is None else self.dials.controller(lag, history)
+        dial = self.check_dial(k) if controller is None else controller.k
         if history is not None and history < 0:
             raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
         engine = self._scheduler.engine
@@ -104,7 +119,9 @@ class Translator:
         if replay is not None:
             replay.check(len(self.vocabulary.target))
             session.sentence = replay.sentence
-        return self._scheduler.open(session, dial, history, replay)
+        channel = self._scheduler.open(session, dial, history, replay)
+        channel.controller = controller
+        return channel
 
     def push_many(self, texts: Mapping[Stream, str]) -> dict[Stream, list[Event]]:
         """Text for several streams at once, advanced together."""
@@ -174,12 +191,14 @@ def load(
     system: str | None = None,
     options: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    lag: float | None = None,
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
     or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
-    `observer` is told about every round.
+    `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
+    if the model is calibrated.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
-    return Translator(loaded, streams, capacity, ending, observer)
+    return Translator(loaded, streams, capacity, ending, observer, lag)

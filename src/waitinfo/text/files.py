@@ -239,10 +239,17 @@ def read_tsv(path: Path, meter: Meter | None = None) -> Iterator[Pair]:
 
 
 class ParallelText:
-    """Any number of aligned file pairs and TSV files, read as one sequence of pairs."""
+    """Any number of aligned file pairs and TSV files, read as one sequence of pairs.
+
+    `in_order` names the source and TSV files whose lines follow each other as in the original text.
+    """
 
     def __init__(
-        self, sources: Sequence[Path] = (), targets: Sequence[Path] = (), tsv: Sequence[Path] = ()
+        self,
+        sources: Sequence[Path] = (),
+        targets: Sequence[Path] = (),
+        tsv: Sequence[Path] = (),
+        in_order: Sequence[Path] = (),
     ) -> None:
         if len(sources) != len(targets):
             raise WaitinfoError(
@@ -254,6 +261,10 @@ class ParallelText:
         self.meter = Meter()
         for path in self.paths:
             check_readable(path)
+        self.in_order = set(in_order)
+        for path in in_order:
+            if path not in (*sources, *tsv):
+                raise WaitinfoError(f"--in-order {path}: not one of the --source and --tsv files")
 
     @property
     def paths(self) -> list[Path]:
@@ -268,10 +279,23 @@ class ParallelText:
         return bool(self.paths)
 
     def __iter__(self) -> Iterator[Pair]:
+        return (pair for pair, _ in self.with_positions())
+
+    def with_positions(self) -> Iterator[tuple[Pair, int]]:
+        """All pairs with rising positions; those of pairs that follow each other differ by one."""
+        position = 0
+        for path, pairs in self._inputs():
+            step = 1 if path in self.in_order else 2
+            position += 1
+            for pair in pairs:
+                position += step
+                yield pair, position
+
+    def _inputs(self) -> Iterator[tuple[Path, Iterator[Pair]]]:
         for source, target in self.aligned:
-            yield from read_aligned(source, target, self.meter)
+            yield source, read_aligned(source, target, self.meter)
         for path in self.tsv:
-            yield from read_tsv(path, self.meter)
+            yield path, read_tsv(path, self.meter)
 
 
 def sha256(path: Path) -> str | None:

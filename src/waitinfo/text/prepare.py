@@ -2,8 +2,9 @@
 
 There are two passes. The first reads and normalises every pair, drops pairs that are empty,
 repeated or also in a dev or test file, writes the rest to a temporary file, and draws a sample for
-the vocabulary. The second tokenizes the temporary file, drops pairs that are too long or differ too
-much in length, and writes shards. The folder gets its final name only when it is complete.
+the vocabulary. The second tokenizes the temporary file, adds copies as they are spoken and windows
+of sentences, drops what is too long or differs too much in length, and writes shards. The folder
+gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.text.corpus import FORMAT, MANIFEST, ShardWriter
 from waitinfo.text.files import Pair, ParallelText, normalise, sha256
 from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.speech.copies import SAMPLE, Copies
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 CHUNK = 20_000  # pairs tokenized at a time
+REPEATED = "duplicate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,9 @@ class PrepareOptions:
     holdout: int = 1000  # dev pairs taken from the training text if no dev files are given
     sample: int = 400_000  # pairs from which the vocabulary is learned
     shard_mib: float = 64.0
+    spoken: float = 0.0  # share of the pairs that get a copy with a source as it is spoken
+    word_errors: float = 0.05  # recognition errors of these copies, for each word
+    windows: float = 0.0  # share of the pairs of ordered inputs that become part of a window
     seed: int = 1
     languages: Languages = UNKNOWN
 
@@ -56,6 +62,7 @@ class Report:
     read: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    dropped_copies: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,6 +83,11 @@ def prepare(
         if not getattr(options, name) > 0:
             option = name.replace("_", "-")
             raise WaitinfoError(f"--{option} {getattr(options, name)}: must be above 0")
+    if options.windows and not train.in_order:
+        raise WaitinfoError(
+            "--windows: joins lines that follow each other; name the files with such lines, as "
+            "--in-order train.de"
+        )
     if options.keep_duplicates and not dev:
         raise WaitinfoError(
             "--keep-duplicates: requires dev files; without them, copies of held-out pairs would "
@@ -110,6 +122,10 @@ class _Preparation:
         self.folder, self.options, self.spec, self.progress = folder, options, spec, progress
         self.spool = folder / "spool.tsv"
         self.random = random.Random(options.seed)
+        self.copies = Copies(
+            options.spoken, options.windows, options.word_errors, options.languages.source,
+            options.seed,
+        )  # fmt: skip
         self.report = Report()
 
     def run(self, train: ParallelText, dev: ParallelText, exclude: ParallelText) -> dict[str, Any]:
@@ -119,10 +135,12 @@ class _Preparation:
             raise WaitinfoError(f"{dev.paths[0]}: no sentence pairs to validate on")
         held_out = {_digest(pair) for pair in dev_pairs}
         held_out |= {_digest(Pair(*map(normalise, pair))) for pair in exclude}
-        sample = self._first_pass(train, held_out)
+        # Repeated pairs, which are often short, may be part of windows. Without dev files they may
+        # not: they could repeat a pair that is held out.
+        sample = self._first_pass(train, held_out, repeats=bool(dev_pairs and self.copies.windows))
         if not self.report.kept:
             raise WaitinfoError(f"{train.paths[0]}: no sentence pairs are left to train on")
-        vocabulary = self._vocabulary(sample)
+        vocabulary = self._vocabulary(self._with_copies(sample))
         del sample
         chosen = set() if dev_pairs else self._choose_holdout()
         train_entry, taken, counts = self._second_pass(vocabulary, chosen)
@@ -140,20 +158,27 @@ class _Preparation:
         )
         return manifest
 
-    def _first_pass(self, train: ParallelText, held_out: set[int]) -> list[Pair]:
-        """Write the usable pairs to the temporary file; return a uniform sample of them."""
+    def _first_pass(
+        self, train: ParallelText, held_out: set[int], repeats: bool = False
+    ) -> list[Pair]:
+        """Write the usable pairs to the temporary file; return a uniform sample of them.
+
+        With `repeats`, repeated pairs are written, too, marked as not to be trained on alone.
+        """
         self.progress.stage("reading", train.size)
         seen: set[int] = set()
         sample: list[Pair] = []
         report = self.report
         with self.spool.open("w", encoding="utf-8", newline="\n") as spool:
-            for raw in train:
+            for raw, position in train.with_positions():
                 report.read += 1
                 pair = Pair(normalise(raw.source), normalise(raw.target))
                 if reason := self._unwanted(pair, seen, held_out):
                     report.dropped[reason] += 1
+                    if repeats and reason == REPEATED:
+                        spool.write(f"{pair.source}\t{pair.target}\t{-position}\n")
                     continue
-                spool.write(f"{pair.source}\t{pair.target}\n")
+                spool.write(f"{pair.source}\t{pair.target}\t{position}\n")
                 self._reservoir(sample, pair)
                 report.kept += 1
                 if report.read % 5000 == 0:
@@ -168,7 +193,7 @@ class _Preparation:
             return "also in a dev or test file"
         if not self.options.keep_duplicates:
             if digest in seen:
-                return "duplicate"
+                return REPEATED
             seen.add(digest)
         return None
 
@@ -178,6 +203,19 @@ class _Preparation:
             sample.append(pair)
         elif (index := int(self.random.random() * (self.report.kept + 1))) < len(sample):
             sample[index] = pair
+
+    def _with_copies(self, sample: list[Pair]) -> list[Pair]:
+        """The sample for the vocabulary, with copies in the share that training will see."""
+        if not self.copies:
+            return sample
+        step = max(1, len(sample) // SAMPLE)
+        self.copies.learn(pair.source for pair in sample[::step])
+        if not self.copies.knows_language:
+            self._note(
+                "spoken copies: no rules for the source language, so numbers stay digits and no "
+                "fillers are added (known with --source-language: de, en)"
+            )
+        return [*sample, *self.copies.sample(sample)]
 
     def _vocabulary(self, sample: list[Pair]) -> Vocabulary:
         if self.options.vocabulary_from is not None:
@@ -222,30 +260,52 @@ class _Preparation:
         writer = ShardWriter(self.folder, "train", max(sizes), shard_bytes)
         counts = [np.zeros(size, np.int64) for size in sizes]
         taken: list[Pair] = []
-        index = 0
-        for pairs in self._chunks():
-            kept = [p for i, p in enumerate(pairs, index) if i not in chosen]
-            taken += [p for i, p in enumerate(pairs, index) if i in chosen]
-            index += len(pairs)
-            sources = vocabulary.source.encode_many([pair.source for pair in kept])
-            targets = vocabulary.target.encode_many([pair.target for pair in kept])
+        for chunk in self._training_pairs(chosen, taken):
+            pairs = [pair for _, pair in chunk]
+            sources = vocabulary.source.encode_many([pair.source for pair in pairs])
+            targets = vocabulary.target.encode_many([pair.target for pair in pairs])
             tokens: list[list[int]] = [[], []]
-            for source, target in zip(sources, targets, strict=True):
+            for (kind, _), source, target in zip(chunk, sources, targets, strict=True):
                 if reason := self._unfit(len(source), len(target)):
-                    self.report.dropped[reason] += 1
+                    (self.report.dropped_copies if kind else self.report.dropped)[reason] += 1
                     continue
                 writer.add(source, target)
                 tokens[0] += source
                 tokens[1] += target
             for side in (0, 1):
                 counts[side] += np.bincount(np.array(tokens[side], int), minlength=sizes[side])
-            self.progress.advance(index)
         return writer.close(), taken, counts
 
-    def _chunks(self) -> Iterator[list[Pair]]:
+    def _training_pairs(
+        self, chosen: set[int], taken: list[Pair]
+    ) -> Iterator[list[tuple[str, Pair]]]:
+        """Pairs to train on, in chunks: plain ones with kind "" and their copies.
+
+        The pairs at the chosen indices go to `taken` instead, and get no copies.
+        """
+        index = 0
+        for lines in self._chunks():
+            chunk: list[tuple[str, Pair]] = []
+            for pair, position in lines:
+                if position > 0:
+                    index += 1
+                    if index - 1 in chosen:
+                        taken.append(pair)
+                        continue
+                    chunk.append(("", pair))
+                if self.copies:
+                    chunk += self.copies.of(pair, abs(position), single=position > 0)
+            yield chunk
+            self.progress.advance(index)
+        if self.copies:
+            yield list(self.copies.rest())
+
+    def _chunks(self) -> Iterator[list[tuple[Pair, int]]]:
+        """Pairs of the temporary file with their positions, negative for repeated pairs."""
         with self.spool.open(encoding="utf-8", newline="\n") as spool:
             while lines := list(islice(spool, CHUNK)):
-                yield [Pair(*line.rstrip("\n").split("\t")) for line in lines]
+                rows = (line.rstrip("\n").split("\t") for line in lines)
+                yield [(Pair(source, target), int(place)) for source, target, place in rows]
 
     def _unfit(self, source: int, target: int) -> str | None:
         longer, shorter = max(source, target), min(source, target)
@@ -281,6 +341,7 @@ class _Preparation:
             "splits": splits,
             "read": self.report.read,
             "dropped": dict(self.report.dropped),
+            **self._copies_entry(),
             "notes": self.report.notes,
             "inputs": {
                 name: [{"file": p.name, "sha256": sha256(p)} for p in text.paths]
@@ -289,6 +350,12 @@ class _Preparation:
             },
             "options": options,
         }
+
+    def _copies_entry(self) -> dict[str, Any]:
+        if not self.copies:
+            return {}
+        dropped = {"dropped_copies": dict(self.report.dropped_copies)}
+        return {"copies": dict(self.copies.made), **dropped}
 
 
 def _digest(pair: Pair) -> int:

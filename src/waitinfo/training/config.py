@@ -153,7 +153,7 @@ class RunConfig:
     def from_values(cls, values: dict[str, Any], chosen: dict[str, Any] | None = None) -> RunConfig:
         """From settings as given, and from those chosen for the rest (`choose_settings`)."""
         chosen = chosen or {}
-        known = ("data", "size", "system", "model", "training")
+        known = ("data", "size", "system", "model", "training", "corpus")  # corpus: for prepare
         for key in values:
             if key not in known:
                 raise unknown("section or setting", key, known)

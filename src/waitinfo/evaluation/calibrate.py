@@ -1,0 +1,62 @@
+"""Calibrating a model: the lag of each dial value on a development set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.evaluate import Decoding, Evaluation
+from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
+from waitinfo.evaluation.quality import bleu
+from waitinfo.evaluation.trace import WordTrace
+from waitinfo.model.calibration import Calibration, CalibrationPoint
+from waitinfo.progress import Progress
+from waitinfo.streaming.lag import LagMeter, sentence_lags
+from waitinfo.systems import System
+
+WIDE = (1, 2, 3, 4, 5, 6, 7, 9, 11, 13, 15)
+NARROW = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # dials from 0 to 1
+
+
+def default_dials(system: System) -> list[float]:
+    """Dial values that cover the useful range of a system."""
+    if system.dial is None:
+        raise WaitinfoError(f"--calibrate: {system.name} translates whole sentences: no dial")
+    values = NARROW if system.dial.maximum <= 1 else WIDE
+    return [system.dial.check(value) for value in values]
+
+
+def measured_lag(traces: Sequence[WordTrace], pace: float) -> float:
+    """The mean lag of translations as a stream measures it, without references."""
+    meter = LagMeter(pace)
+    lags = [lag for t in traces for lag in sentence_lags(t.delays, t.source_words, meter)]
+    return fmean(lags)
+
+
+def calibrate(
+    evaluation: Evaluation, decodings: Sequence[Decoding], progress: Progress | None = None
+) -> Calibration:
+    """Measure lag and quality at every dial value."""
+    dial = evaluation.loaded.system.dial
+    assert dial is not None
+    references = evaluation.test.references
+    by_dial: dict[float, list[WordTrace]] = {}
+    for decoding in sorted(decodings, key=lambda decoding: decoding.k):
+        found = evaluation.translate(decoding, progress=progress)
+        by_dial[decoding.k] = evaluation.traces(found)
+    written = sum(len(t.words) for traces in by_dial.values() for t in traces)
+    if not written:
+        raise WaitinfoError("--calibrate: the model writes nothing on this set")
+    pace = sum(t.source_words for traces in by_dial.values() for t in traces) / written
+    points = []
+    for k, traces in by_dial.items():
+        lags = [
+            Lags(trace.delays, trace.source_words, len(reference.split()))
+            for trace, reference in zip(traces, references, strict=True)
+        ]
+        lag = corpus_latency(lags, PROFILES["word"])["LAAL"]
+        if lag is not None:
+            score = bleu([trace.text for trace in traces], references)
+            points.append(CalibrationPoint(k, lag, measured_lag(traces, pace), score))
+    return Calibration(tuple(points), dial.whole, pace)

@@ -1,0 +1,276 @@
+"""Scoring long streams: a whole document is one stream, as a speaker would be.
+
+What the stream writes is realigned to the reference sentences. Each sentence then has its words,
+their delays counted from its own first source word, and a score: quality by sacrebleu, latency as
+LongYAAL and StreamLAAL. docs/metrics.md has the definitions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, seconds_spent
+from waitinfo.evaluation.instances import write_documents, write_instances
+from waitinfo.evaluation.latency import (
+    METRICS,
+    Lags,
+    average_lagging,
+    degeneracy,
+    length_adaptive_average_lagging,
+    mean_scores,
+    yet_another_average_lagging,
+)
+from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.points import Point
+from waitinfo.evaluation.quality import RESAMPLES, bleu, quality
+from waitinfo.evaluation.realign import METHODS, realign
+from waitinfo.evaluation.trace import WordTrace
+from waitinfo.model.saving import LoadedModel
+from waitinfo.progress import Progress, Silent
+from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import WordCount
+from waitinfo.streaming.translator import Translator
+from waitinfo.text.files import normalise, read_lines, sha256_lines
+
+STREAMS = 16  # documents translated at a time
+PUSHED = 100  # words of each that are pushed at a time
+LONG = ("LongYAAL", "LongLAAL", "LongAL", "StreamLAAL")
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a test set, as ranges of sentences that follow each other."""
+
+    ranges: tuple[range, ...]
+
+    @classmethod
+    def parse(cls, text: str, sentences: int) -> Documents:
+        """`all`: one document; a number: blocks of so many lines; else a file.
+
+        The file names the document of every sentence, one a line.
+        """
+        if text == "all":
+            return cls((range(sentences),))
+        if text.isdigit() and int(text) > 0:
+            size = int(text)
+            starts = range(0, sentences, size)
+            return cls(tuple(range(start, min(start + size, sentences)) for start in starts))
+        names = [line.partition(",segid=")[0] for line in read_lines(Path(text))]
+        if len(names) != sentences:
+            raise WaitinfoError(
+                f"--documents {text}: has {len(names)} lines, but the test set has {sentences}; "
+                "each line names the document of a sentence"
+            )
+        numbers = (list(group) for _, group in groupby(range(sentences), lambda i: names[i]))
+        return cls(tuple(range(group[0], group[-1] + 1) for group in numbers))
+
+
+def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
+    """The words of a stream, and the source words that had been read when each was shown."""
+    count = WordCount()
+    words: list[str] = []
+    delays: list[int] = []
+    for event in events:
+        if event.kind == "READ":
+            count.read(event)
+        elif event.word:
+            shown = event.word.split()
+            words += shown
+            delays += [count.words] * len(shown)
+    return WordTrace(words, delays, source_words)
+
+
+def repeated(words: Sequence[str], order: int = 4) -> tuple[int, int]:
+    """Number of n-grams that were written before, and of all n-grams."""
+    grams = [tuple(words[i : i + order]) for i in range(len(words) - order + 1)]
+    return len(grams) - len(set(grams)), len(grams)
+
+
+class DocumentEvaluation(Evaluation):
+    """Evaluation of a model on documents, each translated as one stream."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        test: TestSet,
+        documents: Documents,
+        name: str | None = None,
+        run: str | None = None,
+    ) -> None:
+        condition = "-".join(filter(None, ("documents", test.condition)))
+        super().__init__(loaded, replace(test, condition=condition), name, run)
+        self.documents = documents
+        self.lines = [normalise(source) for source in test.sources]
+        self.words = [len(line.split()) for line in self.lines]
+
+    def settings(self, decoding: Decoding) -> dict[str, Any]:
+        starts = (str(members.start) for members in self.documents.ranges)
+        return {**super().settings(decoding), "documents": sha256_lines(starts)}
+
+    # Translation
+
+    def streams(self, decoding: Decoding, progress: Progress | None = None) -> list[WordTrace]:
+        """What the stream of each document writes."""
+        if decoding.ending != "guard" or decoding.beam > 1:
+            raise WaitinfoError("--documents: streams are greedy; leave out --ending and --beam")
+        progress = progress or Silent()
+        progress.stage(f"{self.test.name} {self.key(decoding).stem}", sum(self.words))
+        translator = Translator(self.loaded, min(STREAMS, len(self.documents.ranges)))
+        found: list[WordTrace] = []
+        done = 0
+        for start in range(0, len(self.documents.ranges), STREAMS):
+            group = self.documents.ranges[start : start + STREAMS]
+            for trace in self._together(translator, group, decoding, progress, done):
+                found.append(trace)
+                done += trace.source_words
+        return found
+
+    def _together(
+        self,
+        translator: Translator,
+        group: Sequence[range],
+        decoding: Decoding,
+        progress: Progress,
+        done: int,
+    ) -> list[WordTrace]:
+        texts = [" ".join(self.lines[i] for i in members).split() for members in group]
+        k = None if decoding.lag is not None or not self.loaded.system.dial else decoding.k
+        streams = [translator.stream(k, history=0, lag=decoding.lag) for _ in group]
+        events: dict[Any, list[Event]] = {stream: [] for stream in streams}
+        for place in range(0, max(map(len, texts)), PUSHED):
+            chunks = {
+                stream: " ".join(text[place : place + PUSHED])
+                for stream, text in zip(streams, texts, strict=True)
+                if place < len(text)
+            }
+            for stream, new in translator.push_many(chunks).items():
+                events[stream] += new
+            progress.advance(done + sum(min(len(text), place + PUSHED) for text in texts))
+        for stream, new in translator.finish_many(streams).items():
+            events[stream] += new
+        for stream in streams:
+            stream.close()
+        return [
+            document_trace(events[stream], len(text))
+            for stream, text in zip(streams, texts, strict=True)
+        ]
+
+    # Scoring
+
+    def sentences(self, outputs: Sequence[WordTrace], method: str) -> list[WordTrace]:
+        """The words of every sentence, with delays from its first source word on."""
+        found: list[WordTrace] = []
+        for trace, members in zip(outputs, self.documents.ranges, strict=True):
+            references = [self.test.references[i].split() for i in members]
+            offset = 0
+            for i, place in zip(members, realign(trace.words, references, method), strict=True):
+                delays = [trace.delays[j] - offset for j in place]
+                found.append(WordTrace([trace.words[j] for j in place], delays, self.words[i]))
+                offset += self.words[i]
+        return found
+
+    def _ends(self) -> list[int]:
+        """By sentence: source words from its beginning to the end of its document."""
+        return [
+            sum(self.words[j] for j in range(i, members.stop))
+            for members in self.documents.ranges
+            for i in members
+        ]
+
+    def lags(self, sentences: Sequence[WordTrace]) -> list[Lags]:
+        return [
+            Lags(trace.delays, trace.source_words, len(reference.split()))
+            for trace, reference in zip(sentences, self.test.references, strict=True)
+        ]
+
+    def long_latency(self, soft: Sequence[Lags], mwer: Sequence[Lags]) -> dict[str, float | None]:
+        """Latency metrics of long streams, in words; means over the sentences with words."""
+        rows: list[dict[str, float | None]] = []
+        for lags, other, end in zip(soft, mwer, self._ends(), strict=True):
+            row: dict[str, float | None] = dict.fromkeys(LONG)
+            if lags.delays:
+                given = (lags.delays, lags.source, lags.reference)
+                row["LongYAAL"] = yet_another_average_lagging(*given, end)
+                row["LongLAAL"] = length_adaptive_average_lagging(*given)
+                row["LongAL"] = average_lagging(*given)
+            if other.delays:
+                row["StreamLAAL"] = length_adaptive_average_lagging(
+                    other.delays, other.source, other.reference
+                )
+            rows.append(row)
+        return mean_scores(rows, LONG)
+
+    def score_documents(
+        self, decoding: Decoding, outputs: Sequence[WordTrace], resamples: int = RESAMPLES
+    ) -> tuple[Point, list[WordTrace]]:
+        """The point, and the realigned sentences that it scores."""
+        found = {method: self.sentences(outputs, method) for method in METHODS}
+        soft = found["soft"]
+        lags, references = self.lags(soft), self.test.references
+        latency = self.long_latency(lags, self.lags(found["mwer"]))
+        texts = [trace.text for trace in soft]
+        counts = [repeated(trace.words) for trace in outputs]
+        written = sum(len(trace.words) for trace in outputs)
+        by_edits = bleu([trace.text for trace in found["mwer"]], references)
+        point = {
+            **self.heading(decoding),
+            "quality": quality(texts, references, resamples),
+            "paper": dict.fromkeys(METRICS),
+            "word": {
+                **dict.fromkeys(METRICS),
+                "AL": latency["LongAL"],
+                "LAAL": latency["LongLAAL"],
+                "YAAL": latency["LongYAAL"],
+            },
+            "documents": {
+                "count": len(outputs),
+                **latency,
+                "BLEU_by_edits": by_edits,
+                "repeated_4grams": sum(n for n, _ in counts) / max(1, sum(n for _, n in counts)),
+            },
+            "degeneracy": degeneracy(lags),
+            "early_stop": 0.0,
+            "cut_off": 0.0,
+            "empty": sum(not trace.words for trace in soft),
+            "length_ratio": written / sum(row.reference for row in lags),
+            "target_per_source": written / sum(self.words),
+            "info_ratio": None,
+            "test": self.test.facts,
+            "model": self.model_facts,
+            "settings": self.settings(decoding),
+        }
+        return point, soft
+
+
+def evaluate_documents(
+    evaluation: DocumentEvaluation,
+    decoding: Decoding,
+    output: Output,
+    resamples: int = RESAMPLES,
+    progress: Progress | None = None,
+) -> Point:
+    """Translate, score and write the point of a set of documents, unless it exists."""
+    key = evaluation.key(decoding)
+    point = output.begin(key, evaluation.settings(decoding))
+    if point is not None and (output.has_text(key) or not output.text):
+        return point
+    began = time.monotonic()
+    outputs = evaluation.streams(decoding, progress)
+    translated = time.monotonic()
+    point, sentences = evaluation.score_documents(decoding, outputs, resamples)
+    output.clear(key)
+    if output.text:
+        test, folder = evaluation.test, output.text_folder(key)
+        write_instances(folder, test.sources, test.references, sentences)
+        documents = evaluation.documents.ranges
+        write_documents(folder, outputs, documents, test.sources, test.references)
+    point["seconds"] = seconds_spent(began, translated)
+    point["timed"] = None
+    output.write(point)
+    return point

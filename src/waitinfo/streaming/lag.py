@@ -1,0 +1,192 @@
+"""Holding a lag: a controller that turns the dial of a stream.
+
+It measures the lag of what is written and turns the dial so that the mean tends to the target,
+whatever the speaker does. The dial depends on what was read and written alone, never on time or on
+how the text arrived. So a stream still writes the same for the same text, and the batched decoder
+writes the same tokens when it is given the dials (`LagController.turns`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from waitinfo.model.calibration import Calibration, interpolate, read_calibration
+from waitinfo.streaming.event import Event
+from waitinfo.systems import System, check_dial
+
+SPAN = 25  # words shown after which a lag is measured within a sentence
+GAIN = 0.1  # share of the accumulated error that is corrected at a time
+STEP = 1.0  # words of lag by which the dial is turned at a time, at most
+ENDS = "</s>"
+
+
+def mean_lag(
+    delays: Sequence[int], pace: float, source: int | None = None, first: int = 0
+) -> float:
+    """Mean lag of words behind an ideal writer, who shows one for every `pace` source words.
+
+    delays: source words read when each was shown, of those from `first` on. With the length of the
+    source, the sum ends at the first word shown after all of it, as that of LAAL does.
+    """
+    total, count = 0.0, 0
+    for number, delay in enumerate(delays, first):
+        total += delay - number * pace
+        count += 1
+        if source is not None and delay >= source:
+            break
+    return total / count
+
+
+class LagMeter:
+    """Measures the lag of a translation without a reference, a sentence or SPAN words at a time.
+
+    `pace` is the expected number of source words for each translated word. It is corrected by what
+    finished sentences had.
+    """
+
+    def __init__(self, pace: float) -> None:
+        # The given pace counts as much as a hundred translated words.
+        self._source, self._target = 100 * pace, 100.0
+        self._delays: list[int] = []  # of the words shown in this sentence
+        self._measured = 0  # of them are measured already
+
+    @property
+    def pace(self) -> float:
+        return self._source / self._target
+
+    def show(self, delay: int) -> float | None:
+        """A word is shown after `delay` source words of this sentence; a lag if one is due."""
+        self._delays.append(delay)
+        if len(self._delays) - self._measured < SPAN:
+            return None
+        return self._measure(self.pace)
+
+    def end(self, source: int) -> float | None:
+        """The sentence ends after `source` words; its lag, or that of its last words."""
+        shown = len(self._delays)
+        lag = None
+        if shown > self._measured and source:
+            pace = self.pace if self._measured else source / shown
+            lag = self._measure(pace, source)
+        self._source += source
+        self._target += shown
+        self._delays, self._measured = [], 0
+        return lag
+
+    def _measure(self, pace: float, source: int | None = None) -> float:
+        first, self._measured = self._measured, len(self._delays)
+        return mean_lag(self._delays[first:], pace, source, first)
+
+
+def sentence_lags(delays: Sequence[int], source: int, meter: LagMeter) -> Iterator[float]:
+    """The lags that a meter measures in a whole sentence."""
+    for delay in delays:
+        if (lag := meter.show(delay)) is not None:
+            yield lag
+    if (lag := meter.end(source)) is not None:
+        yield lag
+
+
+class WordCount:
+    """Counts the source words of a stream as its tokens are read; a word counts from its first."""
+
+    def __init__(self) -> None:
+        self.words = 0
+        self._inside = False  # the last token has not ended its word
+
+    def read(self, event: Event) -> None:
+        if event.token != ENDS:
+            self.words += not self._inside
+            self._inside = event.word is None
+
+
+class Turn(NamedTuple):
+    """The dial from a place in a stream on."""
+
+    sentence: int
+    written: int  # tokens of this sentence that are written before it counts
+    k: float
+
+
+class LagController:
+    """Turns the dial of one stream so that the mean lag tends to `target` words.
+
+    After every sentence, or SPAN words of a long one, the difference between goal and measured lag
+    is added up. The dial is set for the goal plus a share (GAIN) of that sum: an integral
+    controller. It never leaves the calibrated range and never turns by more than STEP words of
+    lag, or by more than one on a whole dial.
+    """
+
+    def __init__(self, target: float, calibration: Calibration, history: int | None = None) -> None:
+        self.target, self.calibration = target, calibration
+        self.goal = calibration.goal(target)
+        self.k = calibration.dial(target)
+        self.turns: deque[Turn] = deque(
+            [Turn(0, 0, self.k)], maxlen=None if history is None else max(1, history)
+        )
+        self._set = self.goal  # the lag that the dial is set for
+        self._behind = 0.0  # sum of the differences
+        self._meter = LagMeter(calibration.pace)
+        self._count = WordCount()
+        self._begun = False  # a sentence has begun since the controller took over
+
+    def observe(self, event: Event, last: bool, carried: int = 0) -> None:
+        """A token that the stream read or wrote; `last` ends a sentence.
+
+        `carried` source words were read already, but belong to the next sentence.
+        """
+        self._begun |= event.kind == "READ" and event.read == 1
+        if not self._begun:  # within a sentence whose beginning was not seen
+            self._begun = last
+            return
+        lags: list[float | None] = []
+        if event.kind == "READ":
+            self._count.read(event)
+        elif event.word:
+            lags = [self._meter.show(self._count.words) for _ in event.word.split()]
+        if last:
+            lags.append(self._meter.end(self._count.words - carried))
+            self._count.words = carried
+        for lag in lags:
+            if lag is not None:
+                self._correct(lag)
+        place = (event.sentence + 1, 0) if last else (event.sentence, event.written)
+        if self.k != self.turns[-1].k:
+            self.turns.append(Turn(*place, self.k))
+
+    def _correct(self, lag: float) -> None:
+        lags, dials = self.calibration.measured, self.calibration.dials
+        reach = (lags[0] - self.goal) / GAIN, (lags[-1] - self.goal) / GAIN
+        self._behind = min(max(self._behind + self.goal - lag, reach[0]), reach[1])
+        wanted = self.goal + GAIN * self._behind
+        self._set = min(max(wanted, self._set - STEP), self._set + STEP)
+        k = self.calibration.round(interpolate(self._set, lags, dials))
+        if self.calibration.whole:
+            k = min(max(k, self.k - 1), self.k + 1)
+        self.k = k
+
+
+class Dials:
+    """Dial values of a model's streams: checked, or found for a lag."""
+
+    def __init__(self, folder: Path, system: System) -> None:
+        self.folder, self.system = folder, system
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        return read_calibration(self.folder, self.system)
+
+    def check(self, k: float | None) -> float:
+        """A dial value as given, or the system's default; an error if it is out of range."""
+        return check_dial(self.system, k)
+
+    def at_lag(self, lag: float) -> float:
+        """The dial value that had a lag on the development set."""
+        return self.calibration.dial(lag)
+
+    def controller(self, lag: float, history: int | None = None) -> LagController:
+        return LagController(lag, self.calibration, history)

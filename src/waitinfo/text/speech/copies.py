@@ -1,0 +1,84 @@
+"""Further pairs for training: copies with a source as it is spoken, and windows of sentences.
+
+The plain pairs stay as they are; copies are added to them. Targets are never changed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.files import Pair
+from waitinfo.text.speech.speaker import PLAIN, Speaker, style_of
+from waitinfo.text.speech.windows import Windows
+
+SPOKEN_WINDOWS = 0.5  # share of the windows whose source has no punctuation
+SAMPLE = 100_000  # pairs whose words are mistaken for each other
+
+
+class Copies:
+    """Makes the copies of pairs that come one after the other; a function of the seed.
+
+    `spoken` is the share of the pairs that get a spoken copy, `windows` the share that become part
+    of a window. `errors` is the word error rate of spoken copies; windows have errors and fillers
+    only if copies of single pairs do.
+    """
+
+    def __init__(
+        self, spoken: float, windows: float, errors: float, language: str | None, seed: int
+    ) -> None:
+        for option, share in (("spoken", spoken), ("windows", windows), ("word-errors", errors)):
+            if not 0 <= share <= 1:
+                raise WaitinfoError(f"--{option} {share:g}: must be a share from 0 to 1")
+        self.spoken, self.windows, self.language, self.seed = spoken, windows, language, seed
+        self.style = style_of(errors, full=True) if spoken else PLAIN
+        self.made: Counter[str] = Counter()
+        self.learn(())
+
+    def __bool__(self) -> bool:
+        return bool(self.spoken or self.windows)
+
+    @property
+    def knows_language(self) -> bool:
+        return self._speaker.knows_language or self.style == PLAIN
+
+    def learn(self, sources: Iterable[str]) -> None:
+        """Begin anew, with these lines as the text whose words are mistaken for each other."""
+        self._random = random.Random(f"copies {self.seed}")
+        self._speaker = Speaker(self.language, self.style, sources, self.seed)
+        self._windows = Windows(self.windows, self._random)
+
+    def sample(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Spoken copies of some pairs in the right share, for learning a vocabulary."""
+        share = min(1.0, self.spoken + SPOKEN_WINDOWS * self.windows)
+        chosen = [pair for pair in pairs if self._random.random() < share]
+        return [Pair(self._speaker.say(pair.source), pair.target) for pair in chosen]
+
+    def of(self, pair: Pair, position: int, single: bool = True) -> Iterator[tuple[str, Pair]]:
+        """The copies that are complete with this pair, each with its kind.
+
+        A pair that is not `single` is only used in windows.
+        """
+        if self.spoken and single and self._random.random() < self.spoken:
+            yield self._count("spoken", Pair(self._speaker.say(pair.source), pair.target))
+        if self.windows:
+            yield from self._window(self._windows.add(pair, position))
+
+    def rest(self) -> Iterator[tuple[str, Pair]]:
+        """The copies that are left when all pairs have come."""
+        yield from self._window(self._windows.take())
+
+    def _window(self, window: Pair | None) -> Iterator[tuple[str, Pair]]:
+        if window is None:
+            return
+        if self._random.random() >= SPOKEN_WINDOWS:
+            yield self._count("windows", window)
+        else:
+            said = Pair(self._speaker.say(window.source), window.target)
+            yield self._count("spoken windows", said)
+
+    def _count(self, kind: str, pair: Pair) -> tuple[str, Pair]:
+        self.made[kind] += 1
+        return kind, pair
