@@ -19,9 +19,11 @@ from torch import Tensor
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
+from waitinfo.streaming.engine.loops import loops
+from waitinfo.streaming.engine.shifting import Shifter
 from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter
-from waitinfo.systems.base import System
+from waitinfo.systems.base import PolicyState, System
 from waitinfo.text.special import EOS
 
 ENDINGS = ("guard", "allow")
@@ -57,6 +59,7 @@ class Engine:
         self.state = Slots(slots, capacity)
         self.source = SourceEncoder(model, self.state, round_tokens)
         self.target = TargetWriter(model, system, self.state, self.source)
+        self.shifter = Shifter(model, system, self.state, self.source, self.target)
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
@@ -116,6 +119,28 @@ class Engine:
         self.state.reset(slot, k)
         self.target.reset(slot)
 
+    def shift(self, slot: int, k: float, source: int, target: int) -> None:
+        """Go on in a slot without its first source and target tokens.
+
+        The next rounds encode the others again, together with what other slots have to do.
+        """
+        self._rest(slot)
+        self.state.shift(slot, k, source, target)
+        self.target.reset(slot)
+        self._wake(slot)
+
+    @torch.inference_mode()
+    def alignment(self, slot: int) -> Tensor:
+        """[T, S] how much each token written has looked at each source token read."""
+        return self.shifter.alignment(slot)
+
+    def set_patience(self, slot: int, refusals: int) -> None:
+        """Let the model end this source before it is complete, after so many refusals in a row.
+
+        0, as in every new source, leaves that to `ending`.
+        """
+        self.state.patience[slot] = refusals
+
     def set_dial(self, slot: int, k: float) -> None:
         """Turn a slot's dial; counts from the next decision on."""
         if self.state.policy.k[slot] != k:
@@ -168,7 +193,7 @@ class Engine:
             rows = [slot for slot in rows if slot in chosen]
         if rows:
             self._fail(self.source.advance(rows))
-            rows = sorted(slot for slot in rows if slot not in self.failed)
+            rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
             index = torch.tensor(rows)
             ready = self._read_on(index)
@@ -218,14 +243,35 @@ class Engine:
         self._fail(rows[~finite].tolist())
         tokens = step.tokens.cpu()
         accepted = policy.complete | self.system.accept(policy, step).cpu()
-        if self.guard:
-            accepted &= policy.complete | (tokens != EOS)
+        looping = self._looping(rows, tokens)
+        tokens = tokens.masked_fill(looping, EOS)
+        early = self._ends_too_early(rows, tokens, looping, policy)
+        self.state.refused[rows[early]] += 1
+        accepted &= ~early
         refused = rows[~accepted & finite]
         accepted &= finite
         kept = rows[accepted]
         self.target.keep_states(kept, accepted, step)
-        self._events += self.state.write(kept, tokens[accepted], infos[accepted])
+        self._events += self.state.write(kept, tokens[accepted], infos[accepted], looping[accepted])
         self._read_after_refusal(refused)
+
+    def _looping(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """[R] whether a token would go on with a loop; such a translation ends instead."""
+        state = self.state
+        found = [
+            loops(state.targets[slot], token, state.sources[slot], int(state.policy.read[slot]))
+            for slot, token in zip(rows.tolist(), tokens.tolist(), strict=True)
+        ]
+        return torch.tensor(found)
+
+    def _ends_too_early(
+        self, rows: Tensor, tokens: Tensor, looping: Tensor, policy: PolicyState
+    ) -> Tensor:
+        """[R] whether to refuse an end because the source goes on."""
+        patience = torch.tensor([self.state.patience[slot] for slot in rows.tolist()])
+        guarded = looping | (patience > 0) | self.guard
+        waited = (patience > 0) & (self.state.refused[rows] >= patience) & (policy.written > 0)
+        return (tokens == EOS) & guarded & ~waited & ~policy.complete
 
     def _read_after_refusal(self, rows: Tensor) -> None:
         """A refused row needs at least one more source token for its next attempt."""

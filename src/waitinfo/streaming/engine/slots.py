@@ -14,6 +14,7 @@ from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import BOS, EOS
 
 Kind = Literal["READ", "WRITE"]
+Reason = Literal["loop", "length"]
 READ: Kind = "READ"
 WRITE: Kind = "WRITE"
 
@@ -36,6 +37,7 @@ class TokenEvent:
     source_info: float  # info read so far
     target_info: float  # info written so far
     last: bool = False  # nothing more will be written for this source
+    cut: Reason | None = None  # why it is the last, if the model did not end by itself
 
 
 class Slots:
@@ -50,10 +52,14 @@ class Slots:
         self.received = torch.zeros(count, capacity + 1, dtype=torch.float64)
         self.sources: list[list[int]] = [[] for _ in range(count)]
         self.targets: list[list[int]] = [[] for _ in range(count)]
+        self.paths: list[list[int]] = [[] for _ in range(count)]  # tokens read before each target
         self.encoded = [0] * count  # source tokens in the caches
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
+        self.patience = [0] * count  # refusals after which an end counts; 0: the source decides
+        self.refused = torch.zeros(count, dtype=torch.long)  # ends refused since the last token
+        self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
         self.free = list(range(count - 1, -1, -1))
 
     def open(self) -> int:
@@ -65,21 +71,43 @@ class Slots:
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
-        self.sources[slot], self.targets[slot] = [], []
+        self.sources[slot], self.targets[slot], self.paths[slot] = [], [], []
         self.encoded[slot] = 0
+        self.shifted.discard(slot)
         self.free.append(slot)
         self.free.sort(reverse=True)  # handing out low slots first keeps rows together
 
     def reset(self, slot: int, k: float) -> None:
         """Start a new source in a slot."""
         self.sources[slot], self.encoded[slot] = [], 0
-        self.targets[slot], self.seen[slot] = [], 0
+        self.targets[slot], self.paths[slot], self.seen[slot] = [], [], 0
+        self.patience[slot] = 0
+        self.refused[slot] = 0
+        self.shifted.discard(slot)
         self.fed[slot], self.active[slot] = False, True
         self.inputs[slot] = BOS
         self.least[slot] = 0
         for field in fields(PolicyState):
             getattr(self.policy, field.name)[slot] = 0
         self.policy.k[slot] = k
+
+    def shift(self, slot: int, k: float, source: int, target: int) -> None:
+        """Start anew without the first source and target tokens; the others stay read and written.
+
+        Info totals are computed once the kept tokens are encoded.
+        """
+        sources, targets = self.sources[slot][source:], self.targets[slot][target:]
+        path = [max(1, read - source) for read in self.paths[slot][target:]]
+        read, fed = int(self.policy.read[slot]) - source, self.fed[slot]
+        self.reset(slot, k)
+        self.sources[slot], self.targets[slot], self.paths[slot] = sources, targets, path
+        self.policy.read[slot], self.policy.written[slot] = read, len(targets)
+        self.policy.complete[slot] = fed and read == len(sources)
+        self.fed[slot] = fed
+        if targets:
+            self.inputs[slot] = targets[-1]
+        if read:
+            self.shifted.add(slot)
 
     def room(self, slot: int) -> int:
         """Source tokens a slot can still take, with room left for end-of-sentence."""
@@ -119,24 +147,37 @@ class Slots:
             events.append(self._event(slot, READ, self.sources[slot][count - 1], info))
         return events
 
-    def write(self, rows: Tensor, tokens: Tensor, infos: Tensor) -> list[TokenEvent]:
-        """One more target token each."""
+    def write(
+        self, rows: Tensor, tokens: Tensor, infos: Tensor, looping: Tensor
+    ) -> list[TokenEvent]:
+        """One more target token each; that of a `looping` row is the end, in place of another."""
         policy = self.policy
         policy.written[rows] += 1
         policy.target_info[rows] += infos
         self.inputs[rows] = tokens
         full = policy.complete[rows] & (policy.written[rows] >= length_limit(policy.read[rows]))
+        self.refused[rows] = 0
         events = []
-        values = zip(rows.tolist(), tokens.tolist(), infos.tolist(), full.tolist(), strict=True)
-        for slot, token, info, at_limit in values:
+        columns = (rows, tokens, infos, full, looping, policy.read[rows])
+        for slot, token, info, at_limit, loops, read in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             last = token == EOS or at_limit
             self.active[slot] = not last
             self.targets[slot].append(token)
-            events.append(self._event(slot, WRITE, token, info, last))
+            self.paths[slot].append(read)
+            cut: Reason | None = "loop" if loops else "length" if token != EOS and last else None
+            events.append(self._event(slot, WRITE, token, info, last, cut))
         return events
 
     def _event(
-        self, slot: int, kind: Kind, token: int, info: float, last: bool = False
+        self,
+        slot: int,
+        kind: Kind,
+        token: int,
+        info: float,
+        last: bool = False,
+        cut: Reason | None = None,
     ) -> TokenEvent:
         policy = self.policy
         return TokenEvent(
@@ -149,6 +190,7 @@ class Slots:
             source_info=float(policy.source_info[slot]),
             target_info=float(policy.target_info[slot]),
             last=last,
+            cut=cut,
         )
 
 
