@@ -198,6 +198,11 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--model", "RUN", "--k", "nan", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--k", "inf", "x"], "K must be a number from 0 to 100000"),
         (["translate", "--model", "RUN", "--threads", "-1", "x"], "must be 0 or more"),
+        (["translate", "--model", "RUN", "--segment", "words", "x"], "unknown segment 'words'"),
+        (
+            ["translate", "--model", "RUN", "--segment", "none:3", "x"],
+            "segment none:3: not underst",
+        ),
         (["translate", "--model", "RUN", "--pace", "-1", "x"], "--pace -1: must be 0, or"),
         (["translate", "--model", "RUN", "--pace", "nan", "x"], "--pace nan: must be 0, or"),
         (["translate", "--model", "RUN", "--pace", "inf", "x"], "--pace inf: must be 0, or"),

@@ -76,6 +76,13 @@ def translate(
     ending: Annotated[
         str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
     ] = "guard",
+    segment: Annotated[
+        str,
+        typer.Option(
+            help="Where sentences end: punctuation; pause or pause:SECONDS; none or none:TOKENS, "
+            "a sliding window; auto, punctuation where the text has it; whole, with the line."
+        ),
+    ] = "auto",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
@@ -95,6 +102,8 @@ def translate(
 
         some-speech-recogniser | waitinfo translate --k 3
 
+        some-speech-recogniser | waitinfo translate --segment pause:0.7
+
         waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
@@ -112,6 +121,7 @@ def translate(
             show=show,
             pace=pace,
             ending=ending,
+            segment=segment,
             beam=beam,
             device=device,
             dtype=dtype,

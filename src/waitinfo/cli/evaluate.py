@@ -14,7 +14,7 @@ from waitinfo.cli.options import numbers
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
 from waitinfo.evaluation.instances import read_instances
-from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
+from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
 from waitinfo.evaluation.output import Output
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import (
@@ -142,7 +142,7 @@ def _tables(name: str, points: list[Point]) -> None:
     _table(f"{name}: quality", dial, points, quality)
     note(LEGEND)
     for profile in PROFILES.values():
-        title = f"latency, profile {profile.name}: {profile.unit}, {profile.summary}"
+        title = f"latency, profile {profile.name}: {_unit(profile, points[0])}, {profile.summary}"
         _table(title, dial, points, [{m: p[profile.name][m] for m in METRICS} for p in points])
     timed = [p["timed"] for p in points]
     if all(timed):
@@ -157,6 +157,14 @@ def _tables(name: str, points: list[Point]) -> None:
         ]
         _table(f"latency in ms, computation included, at {rate:g} words per second",
                dial, points, rows)  # fmt: skip
+
+
+def _unit(profile: Profile, point: Point) -> str:
+    """What a profile counts; of a point that names its units, in each language."""
+    units = point.get("units", {})
+    if profile.name != "word" or set(units.values()) <= {"words"}:
+        return profile.unit
+    return f"source in {units['source']}, target in {units['target']}"
 
 
 def _table(title: str, dial: str, points: list[Point], rows: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 import os
+import select
 import stat
 import sys
 import time
@@ -19,6 +20,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
@@ -40,6 +42,7 @@ class Request:
     show: str
     pace: float
     ending: str
+    segment: str
     beam: int
     device: str
     dtype: str
@@ -53,6 +56,7 @@ def run(request: Request) -> None:
         raise WaitinfoError(
             f"--pace {request.pace:g}: must be 0, or finite and at least {SLOWEST:g}"
         )
+    segmentation = Segmentation.parse(request.segment)
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
@@ -64,10 +68,11 @@ def run(request: Request) -> None:
             raise WaitinfoError("--beam: shows words alone; leave out --pace and --show")
         _with_beam(loaded, request.beam, _typed_lines() if lines is None else lines)
         return
-    translator = Translator(loaded, TOGETHER, ending=request.ending)
+    translator = Translator(loaded, TOGETHER, ending=request.ending, segment=request.segment)
     view = VIEWS[request.show]()
     if lines is None:
-        _follow(translator, k, view)
+        idle = segmentation.pause if segmentation.mode == "pause" else None
+        _follow(translator, k, view, idle)
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
@@ -114,13 +119,16 @@ def _together(translator: Translator, k: float | None, view: View, lines: Iterat
             view.line(line, pushed[stream] + finished[stream])
 
 
-def _follow(translator: Translator, k: float | None, view: View) -> None:
-    """Translate standard input while it arrives; each line is one stream."""
+def _follow(translator: Translator, k: float | None, view: View, idle: float | None = None) -> None:
+    """Translate standard input while it arrives; each line is one stream.
+
+    Streams are told that time has passed when nothing came for `idle` seconds.
+    """
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
     line = LiveLine(translator, k, view)
     try:
-        for text in read_typed():
+        for text in read_typed(idle):
             *ended, rest = text.split("\n")
             for part in ended:
                 line.add(part)
@@ -177,10 +185,14 @@ class LiveText:
         return text
 
 
-def read_typed() -> Iterator[str]:
-    """Read standard input in pieces, as they arrive."""
-    text = LiveText()
-    while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+def read_typed(idle: float | None = None) -> Iterator[str]:
+    """Read standard input in pieces, as they arrive; '' when nothing came for `idle` seconds."""
+    text, descriptor = LiveText(), sys.stdin.fileno()
+    while True:
+        while idle is not None and not select.select([descriptor], [], [], idle)[0]:
+            yield ""
+        if not (chunk := os.read(descriptor, 1 << 16)):
+            break
         yield text.decode(chunk)
     yield text.decode(b"", final=True)
 

@@ -31,7 +31,7 @@ class Handle:
     @property
     def text(self) -> str:
         """The words shown so far; of a long stream the last ones (see `history`)."""
-        return " ".join(self._scheduler.history(self._channel)[1])
+        return "".join(self._scheduler.history(self._channel)[1]).lstrip()
 
     @property
     def trace(self) -> list[Event]:
@@ -56,12 +56,13 @@ class Handle:
 class Stream(Handle):
     """One running translation; opened by `Translator.stream`. Belongs to one thread at a time."""
 
-    def push(self, text: str, wait: bool = True) -> list[Event]:
+    def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
         With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
-        return self._hand_in(text, wait)
+        return self._hand_in(text, wait, at)
 
     def finish(self, wait: bool = True) -> list[Event]:
         """No more text will come; returns the remaining events."""
@@ -71,9 +72,9 @@ class Stream(Handle):
             self.close()
             raise
 
-    def _hand_in(self, text: str | None, wait: bool) -> list[Event]:
+    def _hand_in(self, text: str | None, wait: bool, at: float | None = None) -> list[Event]:
         mine = [self._channel]
-        self._scheduler.submit({self._channel: text}, served_by=self if wait else None)
+        self._scheduler.submit({self._channel: text}, served_by=self if wait else None, at=at)
         if not wait:
             return []
         try:

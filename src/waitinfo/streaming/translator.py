@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +17,7 @@ from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import check_dial
@@ -28,6 +30,8 @@ class Translator:
     """Opens streams on one model and advances them together; may be used by many threads.
 
     At most `streams` are open at a time, each with room for sentences of `capacity` source tokens.
+    `segment` says how streams find the ends of sentences unless they are told otherwise; `clock`
+    measures pauses in text that comes without times.
     """
 
     def __init__(
@@ -37,13 +41,16 @@ class Translator:
         capacity: int = 256,
         ending: str = "guard",
         observer: Observer | None = None,
+        segment: str = "auto",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loaded = loaded
+        self.segmentation = Segmentation.parse(segment)
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         engine = Engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
-        self._scheduler = Scheduler(engine, observer)
+        self._scheduler = Scheduler(engine, observer, clock=clock)
 
     @property
     def device(self) -> torch.device:
@@ -74,26 +81,35 @@ class Translator:
         self,
         k: float | None = None,
         raw: bool = False,
-        segment: bool = True,
+        segment: str | None = None,
         history: int | None = HISTORY,
     ) -> Stream:
         """Open a stream at dial k.
 
-        With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
-        is one sentence, whatever its full stops. `trace` and `text` remember the last `history`
-        events and words; None keeps all of them.
+        With `raw`, text may arrive in any pieces, not only in words. `segment` says where sentences
+        end: `auto`, `punctuation`, `pause` or `pause:SECONDS`, `none` (a sliding window) or
+        `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
+        and words; None keeps all of them.
         """
         channel = self._open_channel(k, raw, segment, history)
         return Stream(self._scheduler, channel, self.check_dial)
 
     def _open_channel(
-        self, k: float | None, raw: bool, segment: bool, history: int | None
+        self, k: float | None, raw: bool, segment: str | None, history: int | None
     ) -> Channel:
         dial = self.check_dial(k)
         if history is not None and history < 0:
             raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
         engine = self._scheduler.engine
-        session = Session(self.vocabulary, engine.capacity - 1, raw, segment, engine.has_info)
+        segmentation = self.segmentation if segment is None else Segmentation.parse(segment)
+        session = Session(
+            self.vocabulary,
+            engine.capacity - 1,
+            raw,
+            segmentation,
+            engine.has_info,
+            slides=self.system.simultaneous,
+        )
         return self._scheduler.open(session, dial, history)
 
     def push_many(self, texts: Mapping[Stream, str]) -> dict[Stream, list[Event]]:
@@ -155,8 +171,8 @@ class Translator:
 
 
 def shown_text(events: Iterable[Event]) -> str:
-    """The words that events made visible."""
-    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)
+    """The text that events made visible."""
+    return "".join(event.text for event in events).lstrip()
 
 
 def load(
@@ -169,11 +185,13 @@ def load(
     system: str | None = None,
     options: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    segment: str = "auto",
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
-    or change options of its own. `observer` is told about every round.
+    or change options of its own. `observer` is told about every round. `segment` says how streams
+    find the ends of sentences, unless they are told otherwise.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
-    return Translator(loaded, streams, capacity, ending, observer)
+    return Translator(loaded, streams, capacity, ending, observer, segment)

@@ -49,11 +49,14 @@ def settled(text: str) -> int:
         end -= 1
     last = text[end:]
     alone = len(last) == 1 and is_unspaced(last)
-    return len(text) if alone and not any(_joins(last, mark) for mark in MARKS) else end
+    return len(text) if alone and not any(_composes(last, mark) for mark in MARKS) else end
 
 
 def _joins(first: str, second: str) -> bool:
-    """Whether normalisation may join or reorder two neighbouring characters."""
-    if unicodedata.combining(second) or "\ud800" <= first <= "\udbff":
-        return True
+    """Whether two neighbouring characters have to be normalised together."""
+    surrogates = "\ud800" <= first <= "\udbff"
+    return bool(unicodedata.combining(second)) or surrogates or _composes(first, second)
+
+
+def _composes(first: str, second: str) -> bool:
     return len(unicodedata.normalize("NFC", first + second)) < 2

@@ -243,11 +243,9 @@ class Engine:
         self._fail(rows[~finite].tolist())
         tokens = step.tokens.cpu()
         accepted = policy.complete | self.system.accept(policy, step).cpu()
-        looping = self._looping(rows, tokens)
+        looping = self._looping(rows, tokens, policy.read)
         tokens = tokens.masked_fill(looping, EOS)
-        early = self._ends_too_early(rows, tokens, looping, policy)
-        self.state.refused[rows[early]] += 1
-        accepted &= ~early
+        accepted &= ~self._ends_too_early(rows, tokens, looping, policy)
         refused = rows[~accepted & finite]
         accepted &= finite
         kept = rows[accepted]
@@ -255,23 +253,27 @@ class Engine:
         self._events += self.state.write(kept, tokens[accepted], infos[accepted], looping[accepted])
         self._read_after_refusal(refused)
 
-    def _looping(self, rows: Tensor, tokens: Tensor) -> Tensor:
+    def _looping(self, rows: Tensor, tokens: Tensor, read: Tensor) -> Tensor:
         """[R] whether a token would go on with a loop; such a translation ends instead."""
-        state = self.state
-        found = [
-            loops(state.targets[slot], token, state.sources[slot], int(state.policy.read[slot]))
-            for slot, token in zip(rows.tolist(), tokens.tolist(), strict=True)
-        ]
-        return torch.tensor(found)
+        targets, sources = self.state.targets, self.state.sources
+        values = zip(rows.tolist(), tokens.tolist(), read.tolist(), strict=True)
+        return torch.tensor(
+            [loops(targets[slot], token, sources[slot], seen) for slot, token, seen in values]
+        )
 
     def _ends_too_early(
         self, rows: Tensor, tokens: Tensor, looping: Tensor, policy: PolicyState
     ) -> Tensor:
         """[R] whether to refuse an end because the source goes on."""
-        patience = torch.tensor([self.state.patience[slot] for slot in rows.tolist()])
+        ends = (tokens == EOS) & ~policy.complete
+        if not ends.any():
+            return ends
+        patience = self.state.patience[rows]
         guarded = looping | (patience > 0) | self.guard
         waited = (patience > 0) & (self.state.refused[rows] >= patience) & (policy.written > 0)
-        return (tokens == EOS) & guarded & ~waited & ~policy.complete
+        early = ends & guarded & ~waited
+        self.state.refused[rows[early]] += 1
+        return early
 
     def _read_after_refusal(self, rows: Tensor) -> None:
         """A refused row needs at least one more source token for its next attempt."""

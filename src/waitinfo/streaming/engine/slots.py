@@ -57,8 +57,9 @@ class Slots:
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
-        self.patience = [0] * count  # refusals after which an end counts; 0: the source decides
-        self.refused = torch.zeros(count, dtype=torch.long)  # ends refused since the last token
+        # Refusals after which an end counts, 0 for never; and ends refused since the last token.
+        self.patience = torch.zeros(count, dtype=torch.long)
+        self.refused = torch.zeros(count, dtype=torch.long)
         self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
         self.free = list(range(count - 1, -1, -1))
 
