@@ -35,7 +35,7 @@ def test_equals_the_uncached_oracle(name: str) -> None:
     rows = []
     for slot, source, k, fed in zip(slots, sources, dials, given, strict=True):
         state = engine.state
-        read, written = int(state.policy.read[slot]), list(state.targets[slot])
+        read, written = int(state.read[slot]), list(state.targets[slot])
         cut = draw.randint(0, len(written))
         drop = draw.randint(0, read - 1)  # a target is never kept without a source
         path = [max(1, g - drop) for g in state.paths[slot][cut:]]
@@ -63,18 +63,18 @@ def test_info_totals_are_those_of_the_kept_tokens() -> None:
     source = list(range(5, 25))
     slot = begun(engine, source, 1.0, 20)
     kept, written = source[6:], engine.state.targets[slot][3:]
-    read = int(engine.state.policy.read[slot])
+    read = int(engine.state.read[slot])
     assert written
     engine.shift(slot, 1.0, 6, 3)
     engine.run()
-    policy = engine.state.policy
-    assert int(policy.read[slot]) >= read - 6
-    info = model.embed_source(torch.tensor([kept])).info[0, : int(policy.read[slot])].sum()
-    assert float(policy.source_info[slot]) == pytest.approx(float(info), abs=1e-9)
+    state = engine.state
+    assert int(state.read[slot]) >= read - 6
+    info = model.embed_source(torch.tensor([kept])).info[0, : int(state.read[slot])].sum()
+    assert float(state.source_info[slot]) == pytest.approx(float(info), abs=1e-9)
     tokens = engine.state.targets[slot]
     assert tokens[: len(written)] == written
     info = model.embed_target(torch.tensor([[BOS, *tokens]])).info[0, 1:].sum()
-    assert float(policy.target_info[slot]) == pytest.approx(float(info), abs=1e-9)
+    assert float(state.target_info[slot]) == pytest.approx(float(info), abs=1e-9)
 
 
 def test_alignment_is_the_softmax_of_cross_attention() -> None:
@@ -83,9 +83,9 @@ def test_alignment_is_the_softmax_of_cross_attention() -> None:
     engine = Engine(model, system, slots=2, capacity=40)
     begun(engine, [7, 7, 8], 2.0, 3)  # a neighbour
     slot = begun(engine, list(range(5, 20)), 2.0, 15)
-    found = engine.alignment(slot)
+    found = torch.from_numpy(engine.alignment(slot))
     tokens, path = engine.state.targets[slot], engine.state.paths[slot]
-    read = int(engine.state.policy.read[slot])
+    read = int(engine.state.read[slot])
     assert found.shape == (len(tokens), read)
     assert torch.allclose(found.sum(-1), torch.ones(len(tokens), dtype=torch.float64))
     for row, seen in zip(found, path, strict=True):
@@ -114,4 +114,4 @@ def test_alignment_is_the_softmax_of_cross_attention() -> None:
 
 def test_alignment_by_path_removes_the_initial_wait() -> None:
     found = by_path([3, 4, 4, 6], 6)
-    assert found.argmax(-1).tolist() == [0, 1, 1, 3] and found.sum().item() == 4
+    assert found.argmax(-1).tolist() == [0, 1, 1, 3] and found.sum() == 4

@@ -105,7 +105,7 @@ class Rounds:
     def _shift(self, channel: Channel) -> None:
         """Move the window of a stream on."""
         assert channel.slot is not None
-        cut = channel.session.move_on(self.engine.alignment(channel.slot).numpy())
+        cut = channel.session.move_on(self.engine.alignment(channel.slot))
         if cut is None:
             self.engine.feed(channel.slot, [], complete=True)
             return

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.loops import loops
 from waitinfo.streaming.engine.shifting import Shifter
-from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
-from waitinfo.streaming.engine.writing import TargetWriter
-from waitinfo.systems.base import PolicyState, System
+from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
+from waitinfo.streaming.engine.writing import TargetWriter, native_for
+from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
 ENDINGS = ("guard", "allow")
@@ -57,7 +57,8 @@ class Engine:
         self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
         self.has_info = model.source_info is not None
         self.state = Slots(slots, capacity)
-        self.source = SourceEncoder(model, self.state, round_tokens)
+        native = native_for(model, system)
+        self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
         self.shifter = Shifter(model, system, self.state, self.source, self.target)
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
@@ -70,7 +71,7 @@ class Engine:
     @property
     def bytes_per_slot(self) -> int:
         """Memory that a slot takes, used or not."""
-        caches = (*self.source.caches, *self.source.memory, *self.target.caches)
+        caches = (self.source.caches, self.source.memory, self.target.caches)
         return sum(cache.nbytes for cache in caches) // self.slots
 
     @property
@@ -130,7 +131,7 @@ class Engine:
         self._wake(slot)
 
     @torch.inference_mode()
-    def alignment(self, slot: int) -> Tensor:
+    def alignment(self, slot: int) -> Numbers:
         """[T, S] how much each token written has looked at each source token read."""
         return self.shifter.alignment(slot)
 
@@ -143,8 +144,8 @@ class Engine:
 
     def set_dial(self, slot: int, k: float) -> None:
         """Turn a slot's dial; counts from the next decision on."""
-        if self.state.policy.k[slot] != k:
-            self.state.policy.k[slot] = k
+        if self.state.k[slot] != k:
+            self.state.k[slot] = k
             self._wake(slot)
 
     def hold(self, slot: int) -> None:
@@ -195,7 +196,7 @@ class Engine:
             self._fail(self.source.advance(rows))
             rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
-            index = torch.tensor(rows)
+            index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):
                 self._write(ready)
@@ -208,76 +209,77 @@ class Engine:
             self.failed.add(slot)
             self._rest(slot)
 
-    def _settle(self, rows: Tensor) -> None:
+    def _settle(self, rows: Rows) -> None:
         """Rows that cannot go on leave the rounds at once, without an empty round."""
-        policy, state = self.state.policy, self.state
+        state = self.state
         able = self._may_write(rows).tolist()
-        for slot, read, ready in zip(rows.tolist(), policy.read[rows].tolist(), able, strict=True):
+        for slot, read, ready in zip(rows.tolist(), state.read[rows].tolist(), able, strict=True):
             if not (state.active[slot] and (ready or read < len(state.sources[slot]))):
                 self._rest(slot)
 
-    def _read_on(self, rows: Tensor) -> Tensor:
+    def _read_on(self, rows: Rows) -> Rows:
         """Let rows READ until they may WRITE or have no more input; the rows that may."""
-        available = self._available(rows)
+        available = self.source.available(rows)
         while True:
             ready = self._may_write(rows)
-            hungry = ~ready & (self.state.policy.read[rows] < available)
+            hungry = ~ready & (self.state.read[rows] < available)
             if not hungry.any():
                 return rows[ready]
             self._events += self.state.read_next(rows[hungry])
 
-    def _may_write(self, rows: Tensor) -> Tensor:
-        policy = self.state.select(rows)
-        within = policy.written < length_limit(policy.read)
-        due = (policy.read > 0) & (policy.read >= self.state.least[rows]) & within
-        return policy.complete | (due & self.system.ready(policy))
+    def _may_write(self, rows: Rows) -> Numbers:
+        state, read = self.state, self.state.read[rows]
+        within = state.written[rows] < length_limit(read)
+        due = (read > 0) & (read >= state.least[rows]) & within
+        return state.complete[rows] | (due & self.system.ready(state.select(rows)).numpy())
 
-    def _available(self, rows: Tensor) -> Tensor:
-        return torch.tensor([self.source.available(s) for s in rows.tolist()], dtype=torch.long)
-
-    def _write(self, rows: Tensor) -> None:
+    def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""
         policy = self.state.select(rows)
-        step, infos = self.target.step(rows, policy)
-        finite = step.logits.amax(-1).isfinite().cpu()
-        self._fail(rows[~finite].tolist())
-        tokens = step.tokens.cpu()
-        accepted = policy.complete | self.system.accept(policy, step).cpu()
-        looping = self._looping(rows, tokens, policy.read)
-        tokens = tokens.masked_fill(looping, EOS)
-        accepted &= ~self._ends_too_early(rows, tokens, looping, policy)
-        refused = rows[~accepted & finite]
-        accepted &= finite
+        found = self.target.step(rows, policy)
+        self._fail(rows[~found.finite].tolist())
+        complete = policy.complete.numpy()
+        accepted = complete | self.system.accept(policy, found.step).cpu().numpy()
+        looping = self._looping(rows, found.tokens)
+        tokens = np.where(looping, EOS, found.tokens)
+        accepted &= ~self._ends_too_early(rows, tokens, looping)
+        refused = rows[~accepted & found.finite]
+        accepted &= found.finite
         kept = rows[accepted]
-        self.target.keep_states(kept, accepted, step)
-        self._events += self.state.write(kept, tokens[accepted], infos[accepted], looping[accepted])
-        self._read_after_refusal(refused)
-
-    def _looping(self, rows: Tensor, tokens: Tensor, read: Tensor) -> Tensor:
-        """[R] whether a token would go on with a loop; such a translation ends instead."""
-        targets, sources = self.state.targets, self.state.sources
-        values = zip(rows.tolist(), tokens.tolist(), read.tolist(), strict=True)
-        return torch.tensor(
-            [loops(targets[slot], token, sources[slot], seen) for slot, token, seen in values]
+        self.target.keep(kept, accepted, found)
+        self._events += self.state.write(
+            kept, tokens[accepted], found.infos[accepted], looping[accepted]
         )
+        if len(refused):
+            self._read_after_refusal(refused)
 
-    def _ends_too_early(
-        self, rows: Tensor, tokens: Tensor, looping: Tensor, policy: PolicyState
-    ) -> Tensor:
+    def _looping(self, rows: Rows, tokens: Numbers) -> Numbers:
+        """[R] whether a token would go on with a loop; such a translation ends instead."""
+        state = self.state
+        values = zip(rows.tolist(), tokens.tolist(), state.read[rows].tolist(), strict=True)
+        found = [
+            loops(state.targets[slot], token, state.sources[slot], read)
+            for slot, token, read in values
+        ]
+        return np.array(found, dtype=bool)
+
+    def _ends_too_early(self, rows: Rows, tokens: Numbers, looping: Numbers) -> Numbers:
         """[R] whether to refuse an end because the source goes on."""
-        ends = (tokens == EOS) & ~policy.complete
+        state = self.state
+        ends = (tokens == EOS) & ~state.complete[rows]
         if not ends.any():
             return ends
-        patience = self.state.patience[rows]
+        patience = state.patience[rows]
         guarded = looping | (patience > 0) | self.guard
-        waited = (patience > 0) & (self.state.refused[rows] >= patience) & (policy.written > 0)
-        early = ends & guarded & ~waited
-        self.state.refused[rows[early]] += 1
+        waited = (patience > 0) & (state.refused[rows] >= patience) & (state.written[rows] > 0)
+        early: Numbers = ends & guarded & ~waited
+        state.refused[rows[early]] += 1
         return early
 
-    def _read_after_refusal(self, rows: Tensor) -> None:
+    def _read_after_refusal(self, rows: Rows) -> None:
         """A refused row needs at least one more source token for its next attempt."""
-        self.state.least[rows] = self.state.policy.read[rows] + 1
-        more = self.state.policy.read[rows] < self._available(rows)
+        read = self.state.read[rows]
+        self.state.least[rows] = read + 1
+        more = read < self.source.available(rows)
         if more.any():
             self._events += self.state.read_next(rows[more])
