@@ -176,9 +176,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", "bpe:1500", "--holdout", "5",
                  "--out", folder / "corpus")  # fmt: skip
     main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
-                 "--out", folder / "run", "--set", "training.updates=150", "training.warmup=20",
-                 "training.lr=0.004", "training.batch_tokens=600", "training.validate_every=150",
-                 "training.validate_sentences=0", "training.checkpoint_every=150",
+                 "--out", folder / "run", "--set", "training.updates=80", "training.warmup=20",
+                 "training.lr=0.004", "training.batch_tokens=600", "training.validate_every=80",
+                 "training.validate_sentences=0", "training.checkpoint_every=80",
                  "system.whole_source_updates=5", "model.width=64")  # fmt: skip
     return folder
 

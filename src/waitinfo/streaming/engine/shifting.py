@@ -119,7 +119,7 @@ class Shifter:
         slots, model = self.slots, self.model
         tokens = [token for token in slots.targets[slot] if token != EOS]
         path, read = slots.paths[slot][: len(tokens)], int(slots.read[slot])
-        if not tokens or type(model._crosses()[0]) is not CrossAttention:
+        if not tokens or model.config.cross_attention != CrossAttention.name:
             return by_path(path, read)
         # Encoded again: the caches may hold other numbers than attention takes.
         source = torch.tensor([slots.sources[slot][:read]], device=model.device)
