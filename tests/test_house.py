@@ -27,8 +27,9 @@ MAY_IMPORT = {
     "model": {"text", "systems"},
     "systems": {"model", "text"},
     "streaming": {"model", "systems", "text"},
-    "evaluation": {"model", "streaming", "systems", "text"},
-    "training": {"evaluation", "model", "streaming", "systems", "text"},
+    "translation": {"model", "streaming", "systems", "text"},
+    "evaluation": {"model", "streaming", "systems", "text", "translation"},
+    "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}

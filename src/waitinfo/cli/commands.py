@@ -84,12 +84,39 @@ def translate(
         ),
     ] = "auto",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write here what --input becomes, line by line.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted translation to --out.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace --out, or start it anew.")
+    ] = False,
+    segment: Annotated[
+        bool,
+        typer.Option("--segment/--no-segment", help="Translate each sentence of a line by itself."),
+    ] = True,
+    best: Annotated[
+        int, typer.Option(help="Translations of each line in --out, between tabs.")
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Write log p per token and a tab before each.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="Sample translations for --out at this temperature.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample from the best tokens only.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 1,
+    rows: Annotated[
+        int | None, typer.Option(help="Sentences of a batch for --out [default: by the device].")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
         str,
         typer.Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
-            "on a CPU, else float32].",
+            "on a CPU, bfloat16 for --out on a GPU, else float32].",
             show_default=False,
         ),
     ] = "auto",
@@ -99,7 +126,9 @@ def translate(
 ) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
-    From standard input, words are printed as soon as they are due.
+    From standard input, words are printed as soon as they are due. With --out, a file of any
+    length is translated in large batches; it can be interrupted and resumed, and shared by several
+    processes: torchrun --nproc-per-node 8 -m waitinfo translate …
 
     Examples:
 
@@ -112,6 +141,8 @@ def translate(
         waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
+
+        waitinfo translate --model run --input news.de.xz --out news.en.xz --device cuda --beam 4
     """
     from waitinfo.cli.translate import Request, run
 
@@ -131,6 +162,16 @@ def translate(
             device=device,
             dtype=dtype,
             threads=threads,
+            out=out,
+            resume=resume,
+            force=force,
+            rows=rows,
+            segment=segment,
+            best=best,
+            scores=scores,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
         )
     )
 
