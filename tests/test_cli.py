@@ -420,11 +420,11 @@ def test_files_of_any_length(full: Path, tmp_path: Path) -> None:
     assert gzip.decompress(out.read_bytes()).decode() == right.stdout
     assert "exists already" in called(*given).stderr
     assert "is complete" in called(*given, "--resume").stderr
-    done = called(*given, "--force", "--beam", 2, "--best", 2, "--scores", "--no-segment")
+    done = called(*given, "--force", "--beam", 2, "--best", 2, "--scores", "--segment", "whole")
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in gzip.decompress(out.read_bytes()).decode().splitlines()]
     assert [len(row) for row in rows] == [4] * 4
-    beam = called("translate", "--model", full, "--beam", 2, "--no-segment", "ba be. bi")
+    beam = called("translate", "--model", full, "--beam", 2, "--segment", "whole", "ba be. bi")
     assert beam.stdout == rows[0][1] + "\n"
 
 

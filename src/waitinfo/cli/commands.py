@@ -93,10 +93,6 @@ def translate(
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out, or start it anew.")
     ] = False,
-    segment: Annotated[
-        bool,
-        typer.Option("--segment/--no-segment", help="Translate each sentence of a line by itself."),
-    ] = True,
     best: Annotated[
         int, typer.Option(help="Translations of each line in --out, between tabs.")
     ] = 1,
@@ -166,7 +162,6 @@ def translate(
             resume=resume,
             force=force,
             rows=rows,
-            segment=segment,
             best=best,
             scores=scores,
             temperature=temperature,

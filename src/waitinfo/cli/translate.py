@@ -52,12 +52,16 @@ class Request:
     resume: bool
     force: bool
     rows: int | None
-    segment: bool
     best: int
     scores: bool
     temperature: float
     top_k: int
     seed: int
+
+    @property
+    def cuts_lines(self) -> bool:
+        """Whether the sentences of a whole line are translated one by one."""
+        return Segmentation.parse(self.segment).punctuated
 
 
 def run(request: Request) -> None:
@@ -262,7 +266,7 @@ def _at_pace(
 
 def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
     translator = LineTranslator(
-        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
+        loaded, TranslationOptions(beam=request.beam, segment=request.cuts_lines)
     )
     for chunk in _chunks(lines, TOGETHER * 4):
         found = {

@@ -30,6 +30,12 @@ def loops(written: Sequence[int], token: int, source: Sequence[int], read: int) 
     return False
 
 
+def first_loop(written: Sequence[int], source: Sequence[int]) -> int | None:
+    """The place of the first token that is part of a loop, after the whole source was read."""
+    places = range(TOKENS - 1, len(written))
+    return next((n for n in places if loops(written[:n], written[n], source, len(source))), None)
+
+
 def repeats(tokens: Sequence[int]) -> int:
     """How often an n-gram stands in a row, the last one perhaps cut short; 1 if none does twice."""
     most = 1
