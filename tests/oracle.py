@@ -143,12 +143,24 @@ def uncached_decodes(
     end-of-sentence, and the path of each sentence.
     """
     rows = [Unfinished([*s, EOS], k) for s, k in zip(sources, dials, strict=True)]
+    return uncached_rest(model, system, rows, guard)
+
+
+@torch.no_grad()
+def uncached_rest(
+    model: Transformer, system: System, rows: list[Unfinished], guard: bool = True
+) -> list[tuple[list[int], list[int]]]:
+    """Finish translations that may have begun."""
+    for row in rows:
+        begun = [
+            Unfinished(row.source, row.k, read, row.written[:i]) for i, read in enumerate(row.path)
+        ]
+        row.seen = [_seen_by_heads(model, system, start) for start in begun]
     going = rows
     while going := [row for row in going if not row.ended]:
-        # Every row reads or writes one token per turn, so equal reads mean equal writes.
-        groups: dict[tuple[int, bool], list[Unfinished]] = {}
+        groups: dict[tuple[int, int, bool], list[Unfinished]] = {}
         for row in going:
-            groups.setdefault((row.read, row.complete), []).append(row)
+            groups.setdefault((row.read, len(row.written), row.complete), []).append(row)
         for group in groups.values():
             writers = _write(model, system, group, guard)
             for row in group:
@@ -174,13 +186,50 @@ def _write(
     if not complete:
         accepted = system.accept(_policy_state(model, group), step).tolist()
     writers = []
-    for row, token, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
-        if now and (complete or not guard or token != EOS):
+    for row, best, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
+        looping = literal_loop([*row.written, best], row.source[: row.read])
+        token = EOS if looping else best
+        if now and (complete or not (guard or looping) or token != EOS):
             row.written.append(token)
             row.path.append(row.read)
             row.seen.append(heads)
             writers.append(row)
     return writers
+
+
+def literal_loop(written: list[int], source: list[int]) -> bool:
+    """Whether the end of `written` is a loop: every n-gram is tried, and counted by comparing."""
+    for length in range(1, 33):
+        gram = written[-length:]
+        times = 0
+        while len(gram) == length and written[-(times + 1) * length :][:length] == gram:
+            times += 1
+            if (times + 1) * length > len(written):
+                break
+        if times < 3 or times <= literal_repeats(source):
+            continue
+        # A part of the n-gram before the first whole one counts as tokens, not as a time.
+        stretch = times * length
+        while stretch < len(written) and written[-1 - stretch] == written[-1 - stretch + length]:
+            stretch += 1
+        if stretch >= 12:
+            return True
+    return False
+
+
+def literal_repeats(source: list[int]) -> int:
+    """How often an n-gram stands in a row; one that is cut short counts after two whole ones."""
+    most = 1
+    for start in range(len(source)):
+        for length in range(1, 33):
+            gram = source[start : start + length]
+            rest = source[start:]
+            whole = 0
+            while len(gram) == length and rest[:length] == gram:
+                whole, rest = whole + 1, rest[length:]
+            if whole >= 2:
+                most = max(most, whole + (bool(rest) and rest[0] == gram[0]))
+    return most
 
 
 def _policy_state(model: Transformer, rows: list[Unfinished]) -> PolicyState:

@@ -127,10 +127,10 @@ def picky(translator: Translator) -> Translator:
         channel = open_channel(*arguments)  # type: ignore[arg-type]
         add = channel.session.add
 
-        def careful(text: str) -> None:
+        def careful(text: str, at: float | None = None) -> None:
             if text == POISON:
                 raise WaitinfoError("poison")
-            add(text)
+            add(text, at)
 
         channel.session.add = careful  # type: ignore[method-assign]
         return channel

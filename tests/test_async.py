@@ -130,10 +130,10 @@ def test_an_error_reaches_only_its_own_client(
 ) -> None:
     add = Session.add
 
-    def picky(session: Session, text: str) -> None:
+    def picky(session: Session, text: str, at: float | None) -> None:
         if text == "do":
             raise ValueError("no such text, please")
-        add(session, text)
+        add(session, text, at)
 
     monkeypatch.setattr(Session, "add", picky)
 

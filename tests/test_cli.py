@@ -200,6 +200,11 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--model", "RUN", "--k", "nan", "x"], "K must be a number of at least 0"),
         (["translate", "--model", "RUN", "--k", "inf", "x"], "K must be a number from 0 to 100000"),
         (["translate", "--model", "RUN", "--threads", "-1", "x"], "must be 0 or more"),
+        (["translate", "--model", "RUN", "--segment", "words", "x"], "unknown segment 'words'"),
+        (
+            ["translate", "--model", "RUN", "--segment", "none:3", "x"],
+            "segment none:3: not underst",
+        ),
         (["translate", "--model", "RUN", "--pace", "-1", "x"], "--pace -1: must be 0, or"),
         (["translate", "--model", "RUN", "--pace", "nan", "x"], "--pace nan: must be 0, or"),
         (["translate", "--model", "RUN", "--pace", "inf", "x"], "--pace inf: must be 0, or"),
@@ -415,11 +420,11 @@ def test_files_of_any_length(full: Path, tmp_path: Path) -> None:
     assert gzip.decompress(out.read_bytes()).decode() == right.stdout
     assert "exists already" in called(*given).stderr
     assert "is complete" in called(*given, "--resume").stderr
-    done = called(*given, "--force", "--beam", 2, "--best", 2, "--scores", "--no-segment")
+    done = called(*given, "--force", "--beam", 2, "--best", 2, "--scores", "--segment", "whole")
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in gzip.decompress(out.read_bytes()).decode().splitlines()]
     assert [len(row) for row in rows] == [4] * 4
-    beam = called("translate", "--model", full, "--beam", 2, "--no-segment", "ba be. bi")
+    beam = called("translate", "--model", full, "--beam", 2, "--segment", "whole", "ba be. bi")
     assert beam.stdout == rows[0][1] + "\n"
 
 

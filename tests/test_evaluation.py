@@ -92,7 +92,7 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
         )
         for source, hypothesis in zip(sources, found, strict=True):
             trace = word_trace(loaded.vocabulary, source, hypothesis)
-            stream = Translator(loaded, streams=1).stream(k, segment=False)
+            stream = Translator(loaded, streams=1).stream(k, segment="whole")
             assert (trace.words, trace.delays) == live_delays(stream, source.split())
 
 

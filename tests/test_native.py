@@ -14,6 +14,8 @@ from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, library
 from waitinfo.model.native.library import Library
 from waitinfo.model.native.threads import divide, run
+from waitinfo.streaming.engine import Engine
+from waitinfo.systems import build_system
 from waitinfo.text.special import BOS
 
 FOUND = sorted(Path(native.__file__).parent.glob("_kernels*.so"))
@@ -186,3 +188,23 @@ def test_the_switch(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 def best_kind() -> int:
     return Library(FOUND[-1]).kind
+
+
+@pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
+def test_shifted_slots_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+    """Three slots that drop different amounts of what they have read and written."""
+    records = []
+    for model in both:
+        engine = Engine(model, build_system("wait-info"), slots=3, capacity=40)
+        slots = [engine.open(2.0) for _ in range(3)]
+        for slot in slots:
+            engine.feed(slot, list(range(5 + slot, 25 + slot)))
+        events = engine.run()
+        weights = [engine.alignment(slot) for slot in slots]
+        for slot, drop in zip(slots, (0, 7, 12), strict=True):
+            engine.shift(slot, 2.0, drop, len(engine.state.targets[slot]) * drop // 20)
+            engine.feed(slot, [30, 31, 32], complete=True)
+        records.append(([*events, *engine.run()], weights))
+    assert records[0][0] == records[1][0]
+    for ours, theirs in zip(records[0][1], records[1][1], strict=True):
+        assert np.allclose(ours, theirs) and (ours.max(1) < 1).any(), "attention, not the path"

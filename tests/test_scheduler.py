@@ -113,11 +113,11 @@ def test_an_answer_takes_no_extra_round(translator: Translator, observer: Record
 def test_a_long_text_is_split_over_rounds(observer: Recorder) -> None:
     translator = Translator(toy_model(), streams=4, capacity=600, observer=observer)
     translator._scheduler.engine.source.round_tokens = 16
-    stream = translator.stream(300, segment=False, history=None)
+    stream = translator.stream(300, segment="whole", history=None)
     stream.push(LONG)
     assert max(stats.read for stats in observer.rounds) <= 16
     assert sum(stats.read for stats in observer.rounds) == stream.trace[-1].read > 300
-    whole = Translator(toy_model(), streams=1, capacity=600).stream(300, segment=False)
+    whole = Translator(toy_model(), streams=1, capacity=600).stream(300, segment="whole")
     whole.push(LONG)
     assert record([*stream.trace, *stream.finish()]) == record([*whole.trace, *whole.finish()])
 
@@ -330,10 +330,10 @@ def test_an_error_affects_only_its_own_stream(
 ) -> None:
     add = Session.add
 
-    def picky(session: Session, text: str) -> None:
+    def picky(session: Session, text: str, at: float | None) -> None:
         if "bu" in text:
             raise ValueError("no such text, please")
-        add(session, text)
+        add(session, text, at)
 
     monkeypatch.setattr(Session, "add", picky)
     good, bad = translator.stream(2), translator.stream(2)

@@ -9,14 +9,16 @@ import pytest
 
 from tests.streams import toy_tokenizer
 from waitinfo.streaming.engine import READ, WRITE, Kind, TokenEvent
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Vocabulary
 
 
-def session(limit: int = 20, **options: bool) -> Session:
+def session(limit: int = 20, segment: str = "punctuation", **options: bool) -> Session:
     tokenizer = toy_tokenizer()
-    return Session(Vocabulary(tokenizer, tokenizer), limit, **options)
+    segmentation = Segmentation.parse(segment)
+    return Session(Vocabulary(tokenizer, tokenizer), limit, segmentation=segmentation, **options)
 
 
 def ids(text: str) -> list[int]:
@@ -48,7 +50,7 @@ def test_raw_text_waits_for_the_end_of_a_word() -> None:
 
 
 def test_sentences_without_segmentation_end_at_the_end() -> None:
-    text = session(segment=False)
+    text = session(segment="whole")
     text.add("ba. be!")
     assert text.next_input() == (ids("ba. be!"), False)
     text.end()
@@ -75,7 +77,7 @@ def test_a_word_that_is_too_long_is_cut() -> None:
     found, words = [], []
     while (part := text.next_input()) is not None:
         for number, piece in enumerate(part.tokens, 1):
-            words.append(text.record(token(READ, piece, number, 0), 0.0).word)
+            words.append(text.record(token(READ, piece, number, 0), 0.0)[0].word)
         found += part.tokens
         text.record(token(WRITE, EOS, len(part.tokens) + 1, 1, last=True), 0.0)
     assert found == ids("x" * 10)
@@ -86,12 +88,12 @@ def test_events_contain_the_words_read_and_shown() -> None:
     text = session()
     text.add("ba be.")
     (tokens, _) = text.next_input()
-    read = [text.record(token(READ, t, n, 0), 2.5) for n, t in enumerate([*tokens, EOS], 1)]
+    read = [text.record(token(READ, t, n, 0), 2.5)[0] for n, t in enumerate([*tokens, EOS], 1)]
     assert [e.word for e in read if e.word] == ["ba", "be."] and read[-1].token == "</s>"
     assert all(e.time == 2.5 and e.sentence == 0 and e.info == 0.5 for e in read)
     assert [e.lag for e in read] == list(range(1, len(read) + 1))
     written = [
-        text.record(token(WRITE, t, len(read), n, t == EOS), 3.0)
+        text.record(token(WRITE, t, len(read), n, t == EOS), 3.0)[0]
         for n, t in enumerate([*ids("abs ebs"), EOS], 1)
     ]
     assert [e.word for e in written if e.word] == ["abs", "ebs"]
@@ -108,7 +110,9 @@ def test_words_after_an_early_end_are_skipped() -> None:
     assert text.next_input() == (ids("bu"), False)
 
 
-@pytest.mark.parametrize("module", ["session", "event", "observer", "segmenter"])
+@pytest.mark.parametrize(
+    "module", ["session", "event", "observer", "segmenter", "reader", "window"]
+)
 def test_the_text_side_needs_no_torch(module: str) -> None:
     script = f"import sys, waitinfo.streaming.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -161,7 +161,7 @@ def test_long_streams_reuse_one_slot(translator: Translator) -> None:
 
 
 def test_a_sentence_without_end_is_continued(translator: Translator) -> None:
-    stream = translator.stream(k=1)
+    stream = translator.stream(k=1, segment="punctuation")
     for number in range(200):
         stream.push(WORDS[number % 10])
     stream.finish()

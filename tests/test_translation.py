@@ -18,7 +18,8 @@ from tests.test_integer import integers
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.saving import LoadedModel
-from waitinfo.streaming.engine import NOT_FINITE
+from waitinfo.streaming.engine import NOT_FINITE, TokenEvent
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.translator import Translator
 from waitinfo.streaming.words import WordBuilder
@@ -66,14 +67,16 @@ def small_dial(system: System) -> float | None:
 
 def session_sentences(line: str, limit: int, segment: bool) -> list[list[int]]:
     tokenizer = toy_tokenizer()
-    session = Session(Vocabulary(tokenizer, tokenizer), limit, segment=segment)
+    segmentation = Segmentation("punctuation" if segment else "whole")
+    session = Session(Vocabulary(tokenizer, tokenizer), limit, segmentation=segmentation)
     session.add(line)
     session.end()
     found = []
     while (given := session.next_input()) is not None:
         assert given.complete
         found.append(given.tokens)
-        session._next_sentence()
+        read = len(given.tokens) + 1
+        session.record(TokenEvent(0, "WRITE", EOS, 0.0, read, 1, 0.0, 0.0, last=True), 0.0)
     return found
 
 
@@ -92,8 +95,8 @@ def test_words_are_joined_as_in_a_stream(tokens: list[int]) -> None:
     tokenizer = toy_tokenizer()
     tokens = [token % len(tokenizer) for token in tokens]
     builder = WordBuilder(tokenizer)
-    words = [word for token in [*tokens, EOS] for word in builder.add(token, token == EOS)]
-    assert tokenizer.decode_many([[], tokens]) == ["", " ".join(words)]
+    text = "".join(builder.add(token, token == EOS) for token in [*tokens, EOS])
+    assert tokenizer.decode_many([[], tokens]) == ["", text]
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -104,7 +107,7 @@ def test_lines_become_what_a_stream_writes(name: str, precision: str) -> None:
     loaded = replace(loaded, model=model)
     k = small_dial(loaded.system)
     lines = lines_of_text()
-    expected = Translator(loaded, 10, capacity=16).translate(lines, k)
+    expected = Translator(loaded, 10, capacity=16, segment="punctuation").translate(lines, k)
     assert any(expected) and expected[4:6] == ["", ""]
     options = TranslationOptions(k=k, capacity=16)
     assert joined(loaded, lines, options, rows=3, window=5) == expected
@@ -120,7 +123,7 @@ def _single(model: Transformer) -> Transformer:
 def test_endings(ending: str) -> None:
     loaded = toy_model("wait-k")
     lines = lines_of_text()
-    expected = Translator(loaded, 10, ending=ending).translate(lines, 1)
+    expected = Translator(loaded, 10, ending=ending, segment="punctuation").translate(lines, 1)
     assert joined(loaded, lines, TranslationOptions(k=1, ending=ending)) == expected
 
 
@@ -130,7 +133,7 @@ def test_a_line_can_be_one_sentence() -> None:
     whole = joined(loaded, lines, TranslationOptions(segment=False))
     for line, found in zip(lines, whole, strict=True):
         translator = Translator(loaded, 1)
-        with translator.stream(segment=False) as stream:
+        with translator.stream(segment="whole") as stream:
             stream.push(line)
             stream.finish()
         assert stream.text == found

@@ -3,7 +3,9 @@
     simuleval --agent-class waitinfo.simuleval.Agent --model run --k 3 \\
         --source test.de --target test.en --output results
 
-SimulEval sends one word at a time; the agent answers with the words that it writes.
+SimulEval sends one word at a time; the agent answers with the words that it writes. A source
+without spaces is given with a space between all characters, and `--source-unit char`; a target
+without spaces is measured with SimulEval's own `--eval-latency-unit char`.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ class Agent(TextToTextAgent):
         parser.add_argument(
             "--set", nargs="*", default=[], help="options of the system, such as rho_last=0.2"
         )
+        parser.add_argument(
+            "--source-unit", default="word", choices=("word", "char"),
+            help="char: source words are the characters of a text without spaces",
+        )  # fmt: skip
         parser.add_argument("--ending", default="guard", choices=ENDINGS)
         parser.add_argument(
             "--capacity", type=int, default=CAPACITY, help="maximum source tokens per sentence"
@@ -65,23 +71,27 @@ class Agent(TextToTextAgent):
         self.stream = None
         self._taken = 0  # source words
 
+    @property
+    def _characters(self) -> bool:
+        return self.args.source_unit == "char"
+
     def policy(self) -> Action:  # type: ignore[override]
         """Push the new source words and return the words that they produce."""
         if self.stream is None:
-            self.stream = self.translator.stream(self.args.k, segment=False)
+            self.stream = self.translator.stream(self.args.k, self._characters, segment="whole")
         fresh = self.states.source[self._taken :]
         self._taken = len(self.states.source)
         ended = self.states.source_finished
-        events = self.stream.push(" ".join(fresh))
+        events = self.stream.push(("" if self._characters else " ").join(fresh))
         if ended:
             events += self.stream.finish()
         if any(event.sentence for event in events):
             raise WaitinfoError(
                 f"a sentence is longer than {self.args.capacity} tokens; raise --capacity"
             )
-        words = [event.word for event in events if event.kind == "WRITE" and event.word]
+        text = "".join(event.text for event in events).strip()
         # A model that may end early writes nothing more after end-of-sentence.
         ended |= any(event.kind == "WRITE" and event.token == "</s>" for event in events)
-        if not words and not ended:
+        if not text and not ended:
             return ReadAction()
-        return WriteAction(" ".join(words), finished=ended)
+        return WriteAction(text, finished=ended)

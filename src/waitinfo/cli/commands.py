@@ -70,6 +70,13 @@ def translate(
     ending: Annotated[
         str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
     ] = "guard",
+    segment: Annotated[
+        str,
+        typer.Option(
+            help="Where sentences end: punctuation; pause or pause:SECONDS; none or none:TOKENS, "
+            "a sliding window; auto, punctuation where the text has it; whole, with the line."
+        ),
+    ] = "auto",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Write here what --input becomes, line by line.")
@@ -80,10 +87,6 @@ def translate(
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out, or start it anew.")
     ] = False,
-    segment: Annotated[
-        bool,
-        typer.Option("--segment/--no-segment", help="Translate each sentence of a line by itself."),
-    ] = True,
     best: Annotated[
         int, typer.Option(help="Translations of each line in --out, between tabs.")
     ] = 1,
@@ -129,6 +132,8 @@ def translate(
 
         some-speech-recogniser | waitinfo translate --k 3
 
+        some-speech-recogniser | waitinfo translate --segment pause:0.7
+
         waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
@@ -151,6 +156,7 @@ def translate(
             show=show,
             pace=pace,
             ending=ending,
+            segment=segment,
             beam=beam,
             device=device,
             dtype=dtype,
@@ -159,7 +165,6 @@ def translate(
             resume=resume,
             force=force,
             rows=rows,
-            segment=segment,
             best=best,
             scores=scores,
             temperature=temperature,

@@ -64,7 +64,7 @@ def _options(request: Request) -> TranslationOptions:
     return TranslationOptions(
         k=request.k,
         ending=request.ending,
-        segment=request.segment,
+        segment=request.cuts_lines,
         beam=request.beam,
         best=request.best,
         temperature=request.temperature,

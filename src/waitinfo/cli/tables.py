@@ -9,7 +9,7 @@ from rich.table import Table
 from waitinfo.cli.display import note, print_table
 from waitinfo.evaluation.conditions import Condition
 from waitinfo.evaluation.documents import LONG
-from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED
+from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
 from waitinfo.evaluation.points import Point
 from waitinfo.model.calibration import Calibration
 from waitinfo.systems import System
@@ -39,7 +39,7 @@ def point_tables(name: str, points: list[Point]) -> None:
     _table(f"{name}: quality", dial, points, quality)
     note(LEGEND)
     for profile in PROFILES.values():
-        title = f"latency, profile {profile.name}: {profile.unit}, {profile.summary}"
+        title = f"latency, profile {profile.name}: {_unit(profile, points[0])}, {profile.summary}"
         _table(title, dial, points, [{m: p[profile.name][m] for m in METRICS} for p in points])
     _warn(points)
     timed = [p["timed"] for p in points]
@@ -148,3 +148,11 @@ def _warn(points: list[Point]) -> None:
                 f"{point['set']}, {point['name']} at {point['k']}: likely a degenerate policy: few "
                 "words are written early, and the rest after the source (docs/metrics.md)"
             )
+
+
+def _unit(profile: Profile, point: Point) -> str:
+    """What a profile counts; of a point that names its units, in each language."""
+    units = point.get("units", {})
+    if profile.name != "word" or set(units.values()) <= {"words"}:
+        return profile.unit
+    return f"source in {units['source']}, target in {units['target']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 import os
+import select
 import stat
 import sys
 import time
@@ -19,6 +20,7 @@ from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
@@ -46,6 +48,7 @@ class Request:
     show: str
     pace: float
     ending: str
+    segment: str
     beam: int
     device: str
     dtype: str
@@ -54,7 +57,6 @@ class Request:
     resume: bool
     force: bool
     rows: int | None
-    segment: bool
     best: int
     scores: bool
     temperature: float
@@ -62,6 +64,11 @@ class Request:
     seed: int
     server: str | None = None
     key: str | None = None
+
+    @property
+    def cuts_lines(self) -> bool:
+        """Whether the sentences of a whole line are translated one by one."""
+        return Segmentation.parse(self.segment).punctuated
 
 
 def run(request: Request) -> None:
@@ -77,6 +84,7 @@ def run(request: Request) -> None:
         raise WaitinfoError(
             f"--pace {request.pace:g}: must be 0, or finite and at least {SLOWEST:g}"
         )
+    segmentation = Segmentation.parse(request.segment)
     if request.server is not None:
         _on_server(request, request.server)
         return
@@ -93,10 +101,13 @@ def run(request: Request) -> None:
             raise WaitinfoError("--beam: shows words alone; leave out --pace, --show and --lag")
         _with_beam(loaded, request, _typed_lines() if lines is None else lines)
         return
-    translator = Translator(loaded, TOGETHER, ending=request.ending, lag=request.lag)
+    translator = Translator(
+        loaded, TOGETHER, ending=request.ending, lag=request.lag, segment=request.segment
+    )
     view = VIEWS[request.show]()
     if lines is None:
-        _follow(translator, k, view)
+        idle = segmentation.pause if segmentation.mode == "pause" else None
+        _follow(translator, k, view, idle)
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
@@ -184,13 +195,18 @@ def _together(translator: Translator, request: Request, view: View, lines: Itera
             view.line(line, pushed[stream] + finished[stream])
 
 
-def _follow(translator: Translator | Client, k: float | None, view: View) -> None:
-    """Translate standard input while it arrives; each line is one stream."""
+def _follow(
+    translator: Translator | Client, k: float | None, view: View, idle: float | None = None
+) -> None:
+    """Translate standard input while it arrives; each line is one stream.
+
+    Streams are told that time has passed when nothing came for `idle` seconds.
+    """
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
     line = LiveLine(translator, k, view)
     try:
-        for text in read_typed():
+        for text in read_typed(idle):
             *ended, rest = text.split("\n")
             for part in ended:
                 line.add(part)
@@ -247,10 +263,14 @@ class LiveText:
         return text
 
 
-def read_typed() -> Iterator[str]:
-    """Read standard input in pieces, as they arrive."""
-    text = LiveText()
-    while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+def read_typed(idle: float | None = None) -> Iterator[str]:
+    """Read standard input in pieces, as they arrive; '' when nothing came for `idle` seconds."""
+    text, descriptor = LiveText(), sys.stdin.fileno()
+    while True:
+        while idle is not None and not select.select([descriptor], [], [], idle)[0]:
+            yield ""
+        if not (chunk := os.read(descriptor, 1 << 16)):
+            break
         yield text.decode(chunk)
     yield text.decode(b"", final=True)
 
@@ -290,7 +310,7 @@ def _at_pace(
 
 def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
     translator = LineTranslator(
-        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
+        loaded, TranslationOptions(beam=request.beam, segment=request.cuts_lines)
     )
     for chunk in _chunks(lines, TOGETHER * 4):
         found = {

@@ -43,8 +43,8 @@ class Words(View):
 
     def words(self, events: Sequence[Event]) -> None:
         for event in events:
-            if event.kind == "WRITE" and event.word:
-                sys.stdout.write(" " + event.word if self.begun else event.word)
+            if event.text:
+                sys.stdout.write(event.text if self.begun else event.text.lstrip())
                 sys.stdout.flush()
                 self.begun = True
 
@@ -94,7 +94,7 @@ VIEWS: dict[str, type[View]] = {"words": Words, "path": Path, "info": Info, "jso
 
 
 def translation(trace: Sequence[Event]) -> str:
-    return " ".join(event.word for event in trace if event.kind == "WRITE" and event.word)
+    return "".join(event.text for event in trace).lstrip()
 
 
 def staircase(trace: Sequence[Event]) -> list[tuple[str, str]]:
@@ -102,7 +102,10 @@ def staircase(trace: Sequence[Event]) -> list[tuple[str, str]]:
     steps: list[list[str]] = []
     last = "WRITE"
     for event in trace:
-        if event.kind == "READ" and last == "WRITE":
+        if event.kind == "CUT":
+            continue
+        # A stream without sentence ends may write first after its window has moved on.
+        if not steps or (event.kind == "READ" and last == "WRITE"):
             steps.append(["", ""])
         steps[-1][event.kind == "WRITE"] += " ⏎" if event.token == STOP else event.token
         last = event.kind
@@ -157,17 +160,17 @@ class LiveCaption:
         return self
 
     def hear(self, word: str) -> None:
-        self._add(self.heard, word)
+        self._add(self.heard, f"{word} ")
 
     def say(self, events: list[Event]) -> list[Event]:
         """Show the words that events made visible; returns the events."""
         for event in events:
-            if event.kind == "WRITE" and event.word:
-                self._add(self.said, event.word)
+            if event.text:
+                self._add(self.said, event.text)
         return events
 
-    def _add(self, line: Text, word: str) -> None:
-        line.append(word + " ")
+    def _add(self, line: Text, text: str) -> None:
+        line.append(text)
         if self.console.is_terminal:
             self.live.refresh()
 

@@ -83,7 +83,7 @@ def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
             shown = event.word.split()
             words += shown
             delays += [count.words] * len(shown)
-    return WordTrace(words, delays, source_words)
+    return WordTrace(words, delays, source_words, " ".join(words))
 
 
 def repeated(words: Sequence[str], order: int = 4) -> tuple[int, int]:
@@ -171,7 +171,8 @@ class DocumentEvaluation(Evaluation):
             offset = 0
             for i, place in zip(members, realign(trace.words, references, method), strict=True):
                 delays = [trace.delays[j] - offset for j in place]
-                found.append(WordTrace([trace.words[j] for j in place], delays, self.words[i]))
+                words = [trace.words[j] for j in place]
+                found.append(WordTrace(words, delays, self.words[i], " ".join(words)))
                 offset += self.words[i]
         return found
 

@@ -23,7 +23,7 @@ from waitinfo.evaluation.partial import Partial
 from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.timing import timed_latency
-from waitinfo.evaluation.trace import WordTrace, word_trace
+from waitinfo.evaluation.trace import Units, WordTrace, word_trace
 from waitinfo.model.folder import fingerprint
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
@@ -62,6 +62,11 @@ class TestSet:
     def name(self) -> str:
         name = set_name(self.source.name)
         return f"{name}-{self.condition}" if self.condition else name
+
+    @cached_property
+    def units(self) -> Units:
+        """What latency is counted in, in the `word` profile."""
+        return Units.of(self.sources, self.references)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -222,7 +227,7 @@ class Evaluation:
 
     def traces(self, found: Sequence[Hypothesis]) -> list[WordTrace]:
         return [
-            word_trace(self.loaded.vocabulary, source, hypothesis)
+            word_trace(self.loaded.vocabulary, source, hypothesis, self.test.units)
             for source, hypothesis in zip(self.test.sources, found, strict=True)
         ]
 
@@ -240,17 +245,18 @@ class Evaluation:
             for h, length in zip(found, self.reference_tokens, strict=True)
         ]
         words = [
-            Lags(trace.delays, trace.source_words, len(reference.split()))
+            Lags(trace.delays, trace.source_words, self.test.units.reference_length(reference))
             for trace, reference in zip(traces, references, strict=True)
         ]
         return {
             **self.heading(decoding),
+            "units": asdict(self.test.units),
             "quality": quality([trace.text for trace in traces], references, resamples),
             "paper": corpus_latency(tokens, PROFILES["paper"]),
             "word": corpus_latency(words, PROFILES["word"]),
             "degeneracy": degeneracy(words),
             "early_stop": sum(h.stopped_early for h in found) / len(found),
-            "cut_off": sum(not h.ended for h in found) / len(found),
+            "cut_off": sum(h.looped or not h.ended for h in found) / len(found),
             "empty": sum(not trace.words for trace in traces),
             "length_ratio": sum(len(t.words) for t in traces)
             / sum(lags.reference for lags in words),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.text.scripts import mostly_unspaced
 
 RESAMPLES = 1000  # bootstrap resamples, for confidence intervals and paired tests
 COMET_MODEL = "Unbabel/wmt22-comet-da"
@@ -49,9 +50,14 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @lru_cache(maxsize=16)
-def _metric(name: str, references: tuple[str, ...] | None) -> Any:
-    """A metric; given references are preprocessed once for all translations scored with them."""
+def _metric(name: str, references: tuple[str, ...] | None, characters: bool = False) -> Any:
+    """A metric; given references are preprocessed once for all translations scored with them.
+
+    Text without spaces is scored in `characters`: it has no words that BLEU could count.
+    """
     kind, settings = SETTINGS[name]
+    if characters and kind == "BLEU":
+        settings = {**settings, "tokenize": "char"}
     if references is not None:
         settings = {**settings, "references": [list(references)]}
     return getattr(_sacrebleu().metrics, kind)(**settings)
@@ -61,7 +67,7 @@ def score(
     name: str, hypotheses: Sequence[str], references: Sequence[str], resamples: int = 0
 ) -> Score:
     """Corpus score of detokenised text; with resamples, also its bootstrap interval."""
-    metric = _metric(name, tuple(references))
+    metric = _metric(name, tuple(references), mostly_unspaced(references))
     if not resamples or len(hypotheses) < 2:
         found = metric.corpus_score(list(hypotheses), None)
         return Score(float(found.score), None, str(metric.get_signature()))
@@ -169,7 +175,7 @@ def paired_bootstrap(
 
     test = PairedTest(
         [("baseline", list(baseline)), ("other", list(other))],
-        {name: _metric(name, None)},
+        {name: _metric(name, None, mostly_unspaced(references))},
         [list(references)],
         test_type="bs",
         n_samples=resamples,

@@ -34,7 +34,7 @@ def timed_trace(translator: Translator, source: str, k: float | None, rate: floa
     """Translate one sentence spoken at `rate` words per second."""
     words = source.split()
     each = 1000 / rate
-    stream = translator.stream(k, segment=False)
+    stream = translator.stream(k, segment="whole")
     shown: list[float] = []
     said: list[float] = []
     work: list[float] = []

@@ -1,46 +1,91 @@
-"""Word-level trace of a translation: the words shown, and the source words read by then."""
+"""Trace of a translation in words or characters: what was shown, and what had arrived by then."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.streaming.reader import Reader
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
+from waitinfo.text.scripts import mostly_unspaced
 from waitinfo.text.special import EOS
-from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.text.tokenizer import Tokenizer, Vocabulary
+
+WORDS, CHARACTERS = "words", "characters"
+
+
+@dataclass(frozen=True)
+class Units:
+    """What source and target are counted in: words, or characters in scripts without spaces."""
+
+    source: str = WORDS
+    target: str = WORDS
+
+    @classmethod
+    def of(cls, sources: Sequence[str], references: Sequence[str]) -> Units:
+        """Characters where most of a side's text belongs to such a script."""
+        return cls(*(CHARACTERS if mostly_unspaced(s) else WORDS for s in (sources, references)))
+
+    def reference_length(self, reference: str) -> int:
+        """As SimulEval counts: its characters include spaces between words."""
+        if self.target == CHARACTERS:
+            return len(" ".join(reference.split()))
+        return len(reference.split())
 
 
 @dataclass(frozen=True)
 class WordTrace:
-    """Translated words, and the source words that had arrived when each was shown."""
+    """Translated units, and the source units that had arrived when each was shown."""
 
     words: list[str]
     delays: list[int]
     source_words: int
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
+    text: str = ""
 
 
-def word_trace(vocabulary: Vocabulary, source: str, hypothesis: Hypothesis) -> WordTrace:
-    """Convert a token-level hypothesis to words.
+def word_trace(
+    vocabulary: Vocabulary, source: str, hypothesis: Hypothesis, units: Units | None = None
+) -> WordTrace:
+    """Convert a token-level hypothesis to units.
 
-    All tokens of a source word arrive together, and end-of-sentence arrives with the last word. A
-    target word is shown when the first token of the next word, or end-of-sentence, is written. Its
-    delay is the delay of that token.
+    All tokens of a source word arrive together, and end-of-sentence arrives with the last word. In
+    characters, a token arrives when no further character can change it. A target word is shown when
+    the first token of the next word, or end-of-sentence, is written. Its delay is the delay of that
+    token. A character of a script without spaces is shown with its own token.
     """
-    arrived: list[int] = []  # for each source token, the number of its word
-    count = 0
-    for count, word in enumerate(source.split(), 1):
-        arrived += [count] * len(vocabulary.source.encode(word))
-    arrived.append(count)
+    units = units or Units()
+    arrived, count = arrivals(vocabulary.source, source, units.source)
     builder = WordBuilder(vocabulary.target)
-    words: list[str] = []
+    shown: list[str] = []
     delays: list[int] = []
+    text = ""
     tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
     for number, (token, read) in enumerate(zip(tokens, hypothesis.path, strict=True), 1):
-        shown = builder.add(token, last=number == len(tokens))
-        words += shown
-        delays += [arrived[read - 1]] * len(shown)
-    return WordTrace(words, delays, count)
+        piece = builder.add(token, last=number == len(tokens))
+        text += piece
+        fresh = list("".join(piece.split())) if units.target == CHARACTERS else piece.split()
+        shown += fresh
+        delays += [arrived[read - 1]] * len(fresh)
+    return WordTrace(shown, delays, count, text)
+
+
+def arrivals(tokenizer: Tokenizer, source: str, unit: str) -> tuple[list[int], int]:
+    """For each source token, the units after which it can be read; and the number of units."""
+    arrived: list[int] = []
+    if unit == WORDS:
+        words = source.split()
+        for count, word in enumerate(words, 1):
+            arrived += [count] * len(tokenizer.encode(word))
+        return [*arrived, len(words)], len(words)
+    reader = Reader(tokenizer, raw=True, segmentation=Segmentation("whole"))
+    text, count = " ".join(source.split()), 0
+    for place, letter in enumerate(text, 1):
+        count += letter != " "
+        reader.add(letter)
+        if place == len(text):
+            reader.end()
+        arrived += [count for piece in reader.queue if piece for _ in piece.tokens]
+        reader.queue.clear()
+    return [*arrived, count], count

@@ -173,6 +173,12 @@ class CrossAttention(nn.Module):
         mixed = self.attend(queries, memory.keys, memory.values, view.bias, False, dropout)
         return self.out(merge_heads(mixed)), None
 
+    def weights(self, x: Tensor, memory: Memory, view: SourceView) -> Tensor:
+        """What `forward` of this class weighs the source with: [B, T, d] -> [B, H, T, S]."""
+        queries = split_heads(self.queries(x), self.heads)
+        scores = queries @ memory.keys.to(queries.dtype).transpose(-1, -2)
+        return (scores / queries.shape[-1] ** 0.5 + view.bias.to(scores.dtype)).softmax(-1)
+
 
 # Values of `model.cross_attention`. Systems register theirs when they are imported.
 CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}

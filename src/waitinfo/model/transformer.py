@@ -285,6 +285,21 @@ class Transformer(nn.Module):
         source = self._source_view(target, encoded, visible, k, read, streaming)
         return self._decode(target, SelfView(bias), encoded, source)
 
+    def alignment(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
+        """Cross-attention of whole targets, of the layer before the last, which aligns best.
+
+        Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
+        """
+        aware = target.info if self.config.info_self_attention else None
+        bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
+        view, x = SelfView(bias), target.x
+        source = self._source_view(target, encoded, visible, None, None, True)
+        layers = [cast("DecoderLayer", layer) for layer in self.decoder_layers[:-1]]
+        *before, chosen = layers or [cast("DecoderLayer", self.decoder_layers[0])]
+        for number, layer in enumerate(before):
+            x, _ = layer(x, view, encoded.memories[number], source)
+        return chosen.cross_weights(x, view, encoded.memories[len(before)], source).mean(1)
+
     @without_cudnn_attention
     def step(
         self,

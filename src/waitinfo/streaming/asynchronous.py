@@ -41,7 +41,7 @@ class AsyncTranslator:
         self,
         k: float | None = None,
         raw: bool = False,
-        segment: bool = True,
+        segment: str | None = None,
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
@@ -90,13 +90,14 @@ class AsyncStream(Handle):
         super().__init__(scheduler, channel, dials)
         self._notifier = notifier
 
-    async def push(self, text: str, wait: bool = True) -> list[Event]:
+    async def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
         With `wait=False` it returns at once, and the events are had by iterating over the stream.
         Text is taken at once: after a cancelled push, its events come with the next one.
+        `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
-        return await self._hand_in(text, wait)
+        return await self._hand_in(text, wait, at)
 
     async def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""
@@ -110,10 +111,10 @@ class AsyncStream(Handle):
             self.close()
             raise
 
-    async def _hand_in(self, text: Piece, wait: bool) -> list[Event]:
+    async def _hand_in(self, text: Piece, wait: bool, at: float | None = None) -> list[Event]:
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
-        scheduler.submit({channel: text}, served_by=self if wait else None)
+        scheduler.submit({channel: text}, served_by=self if wait else None, at=at)
         events: list[Event] = []
         if not wait:
             return events

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
@@ -26,6 +28,14 @@ class Mark(Enum):
 Piece = str | Mark
 
 
+class Arrival(NamedTuple):
+    """Text or a mark that was handed in."""
+
+    when: float  # by `time.monotonic`
+    text: Piece
+    at: float  # when it was spoken, in seconds by the speaker's clock
+
+
 class Channel:
     """What the scheduler keeps of one stream. All of it belongs to the scheduler."""
 
@@ -39,7 +49,8 @@ class Channel:
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.began = time.monotonic() - (replay.seconds if replay else 0.0)
         self.slot: int | None = None  # given by the first round
-        self.inbox: list[tuple[float, Piece]] = []  # with the time it arrived
+        self.inbox: list[Arrival] = []
+        self.at = -math.inf  # when the last text was spoken, if that was said
         self.events: deque[Event] = deque()  # not collected yet
         self.trace: deque[Event] = deque(maxlen=history)
         self.words: deque[str] = deque(maxlen=history)
@@ -64,14 +75,23 @@ class Channel:
         """Nothing more will be written."""
         return self.closed or (self.ended and not self.busy)
 
-    def check(self) -> None:
-        """Raise unless text may be handed in."""
+    def spoken(self, at: float | None, now: float) -> float:
+        """When text was spoken: as told, else with the text before, else now."""
+        if at is None:
+            return now if self.at == -math.inf else self.at
+        self.at = at
+        return at
+
+    def check(self, at: float | None = None) -> None:
+        """Raise unless text may be handed in that was spoken at this time."""
         if self.error is not None:
             raise WaitinfoError(f"this stream has failed: {self.error}")
         if self.ended or self.closed:
             raise WaitinfoError("this stream has been finished; open another")
         if self.served_by is not None:
             raise WaitinfoError("another push of this stream is under way; wait for it first")
+        if at is not None and not (math.isfinite(at) and at >= self.at):
+            raise WaitinfoError(f"at = {at:g}: times are seconds and must not go back")
 
 
 def describe(error: Exception) -> str:

@@ -29,6 +29,7 @@ class Hypothesis:
     source_info: list[float]  # of the tokens read, without end-of-sentence; empty without info
     target_info: list[float]  # of every target token; empty without info
     ended: bool  # ended by end-of-sentence, not by the length limit
+    looped: bool = False  # that end replaced a token of a loop
 
     @property
     def stopped_early(self) -> bool:
@@ -74,6 +75,7 @@ class Record:
             source_info=[e.info for e in self.reads if e.token != EOS] if has_info else [],
             target_info=[event.info for event in words] if has_info else [],
             ended=ended,
+            looped=self.writes[-1].cut == "loop",
         )
 
 

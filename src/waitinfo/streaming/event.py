@@ -9,9 +9,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One token read or written, and the state of the stream after it."""
+    """One token read or written, or a translation that was cut; and the state after it.
 
-    kind: Literal["READ", "WRITE"]
+    A sentence is cut after its last WRITE: the model repeated itself (`reason` is "loop"), or wrote
+    far more than the source warrants ("length").
+    """
+
+    kind: Literal["READ", "WRITE", "CUT"]
     token: str  # as the vocabulary has it; "</s>" ends a sentence
     word: str | None  # READ: the source word it completes; WRITE: the words it makes visible
     info: float | None  # None in a model without info
@@ -20,13 +24,15 @@ class Event:
     source_info: float  # totals of this sentence so far
     target_info: float
     lag: int  # tokens read minus tokens written
-    sentence: int  # counted from 0
+    sentence: int  # counted from 0; where there are no sentences, windows
     time: float  # seconds since the stream was opened
+    text: str = ""  # WRITE: the same words, with a space before them if one is due
+    reason: Literal["loop", "length"] | None = None  # of a CUT
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 def shown_text(events: Iterable[Event]) -> str:
-    """The words that events made visible."""
-    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)
+    """The text that events made visible."""
+    return "".join(event.text for event in events).lstrip()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Arrival, Channel, Mark
 from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
 from waitinfo.streaming.event import Event
 
@@ -49,7 +49,18 @@ class Rounds:
         for slot in self.engine.failed:
             if slot in self.by_slot:
                 self.failures[self.by_slot[slot]] = WaitinfoError(NOT_FINITE)
+        self._move_on(rows)
         return len(rows)
+
+    def _move_on(self, rows: Iterable[int]) -> None:
+        """Feed streams whose window was full and whose slot has come to rest."""
+        for slot in rows:
+            channel = self.by_slot[slot]
+            if channel.session.full and channel not in self.failures:
+                try:
+                    self._feed(channel)
+                except Exception as error:
+                    self.failures[channel] = error
 
     def _run_one_by_one(self) -> None:
         """Find the streams that make a round fail."""
@@ -59,19 +70,20 @@ class Rounds:
             except Exception as error:
                 self.failures[self.by_slot[slot]] = error
 
-    def take_in(self, channel: Channel, texts: Iterable[Piece], hold: bool) -> None:
+    def take_in(self, channel: Channel, arrivals: Iterable[Arrival], hold: bool) -> None:
         """Hand what is new of a stream to its session and to the engine."""
         self.events.setdefault(channel, [])
         try:
-            for text in texts:
-                if isinstance(text, Mark):
+            for arrival in arrivals:
+                if isinstance(arrival.text, Mark):
                     channel.session.end()
                 else:
-                    channel.session.add(text)
+                    channel.session.add(arrival.text, arrival.at)
             if channel.slot is None:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
                 self.engine.force(channel.slot, channel.path)
+                self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
             if not hold:
                 self.engine.resume(channel.slot)
@@ -80,9 +92,36 @@ class Rounds:
             self.failures[channel] = error
 
     def _feed(self, channel: Channel) -> None:
+        session, slot = channel.session, channel.slot
+        assert slot is not None
+        while True:
+            if (found := session.next_input()) is not None:
+                self.engine.feed(slot, found.tokens, found.complete)
+            # A window moves on once nothing more can be done without new words. What the slot has
+            # read and written by then does not depend on how the text arrived.
+            if not session.full or self.engine.can_go_on(slot):
+                return
+            self._shift(channel)
+
+    def _shift(self, channel: Channel) -> None:
+        """Move the window of a stream on."""
         assert channel.slot is not None
-        if (found := channel.session.next_input()) is not None:
-            self.engine.feed(channel.slot, found.tokens, found.complete)
+        cut = channel.session.move_on(self.engine.alignment(channel.slot))
+        if cut is None:
+            self.engine.feed(channel.slot, [], complete=True)
+            return
+        self.engine.shift(channel.slot, channel.k, cut.source, cut.target)
+        self.engine.set_patience(channel.slot, channel.session.patience)
+
+    def _begin(self, channel: Channel) -> None:
+        """Start a stream on its next sentence."""
+        assert channel.slot is not None
+        if channel.session.ended_early:
+            self._shift(channel)
+        else:
+            self.engine.reset(channel.slot, channel.k)
+            self.engine.set_patience(channel.slot, channel.session.patience)
+        self._feed(channel)
 
     def give_back(self, channel: Channel) -> None:
         """Free the slot of a stream, if it has one."""
@@ -109,13 +148,12 @@ class Rounds:
             self.written += token.kind == "WRITE"
             channel = self.by_slot[token.slot]
             try:
-                event = channel.session.record(token, now - channel.began)
-                self.events.setdefault(channel, []).append(event)
+                events = channel.session.record(token, now - channel.began)
+                self.events.setdefault(channel, []).extend(events)
                 if channel.controller is not None:
-                    channel.controller.observe(event, token.last)
+                    channel.controller.observe(events[0], token.last)
                     self.engine.set_dial(token.slot, channel.k)
                 if token.last:
-                    self.engine.reset(token.slot, channel.k)
-                    self._feed(channel)
+                    self._begin(channel)
             except Exception as error:
                 self.failures[channel] = error

@@ -12,13 +12,14 @@ call everything here except `serve`, `wait_for_events` and `lead`.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Channel, Listener, Mark, Piece, describe
+from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, describe
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import LagController
@@ -28,6 +29,7 @@ from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
+WORDS = re.compile(r"\s*\S+")  # with the space before
 HISTORY = 2000  # events, and translated words, that a stream remembers
 
 
@@ -47,8 +49,10 @@ class Scheduler:
         engine: Engine,
         observer: Observer | None = None,
         queue: int = QUEUE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine, self.observer, self.queue = engine, observer or Observer(), queue
+        self.clock = clock  # tells when text without a time of its own was spoken
         self.bells: list[Callable[[], None]] = []  # each wakes a thread that can lead
         self._lock = threading.Lock()
         self._open = 0
@@ -86,17 +90,22 @@ class Scheduler:
             )
         return Channel(session, k, history, replay)
 
-    def submit(self, texts: Mapping[Channel, Piece], served_by: object | None = None) -> None:
+    def submit(
+        self,
+        texts: Mapping[Channel, Piece],
+        served_by: object | None = None,
+        at: float | None = None,
+    ) -> None:
         """Hand in text or a mark; all of it or, if a stream refuses, none.
 
-        `served_by` marks the streams as waited for until `release`.
+        `served_by` marks the streams as waited for until `release`. `at` is when it was spoken.
         """
-        now = time.monotonic()
+        now, clock = time.monotonic(), self.clock()
         with self._lock:
             for channel in texts:
-                channel.check()
+                channel.check(at)
             for channel, text in texts.items():
-                channel.inbox.append((now, text))
+                channel.inbox.append(Arrival(now, text, channel.spoken(at, clock)))
                 channel.ended = text is Mark.END
                 channel.served_by = served_by
                 self._announce(channel)
@@ -321,7 +330,7 @@ class Scheduler:
         with self._lock:
             self._close_abandoned(leader=True)
             self._rounds.arrivals.extend(self._inbox)
-            waiting = [channel.inbox[0][0] for channel in self._inbox if channel.inbox]
+            waiting = [channel.inbox[0].when for channel in self._inbox if channel.inbox]
             self._inbox.clear()
         return now - min(waiting) if waiting else 0.0
 
@@ -332,7 +341,7 @@ class Scheduler:
         with self._lock:
             inbox, channel.inbox = channel.inbox, []
             full = len(channel.events) >= self.queue
-        self._rounds.take_in(channel, [text for _, text in inbox], hold=full)
+        self._rounds.take_in(channel, inbox, hold=full)
 
     def _publish(self) -> None:
         """Give the streams their events, and wake those that waited for them."""
@@ -355,8 +364,7 @@ class Scheduler:
         channel.events.extend(events)
         channel.trace.extend(events)
         for event in events:
-            if event.kind == "WRITE" and event.word:
-                channel.words.extend(event.word.split())
+            channel.words.extend(WORDS.findall(event.text))
         channel.busy = bool(channel.inbox) or self._rounds.can_go_on(channel)
         full = len(channel.events) >= self.queue
         if full and channel.slot is not None:

@@ -1,10 +1,27 @@
-"""Sentence segmentation: each word is classified when it arrives, without the next word."""
+"""Sentence segmentation: where a stream of words is divided, without looking at the next word.
+
+| mode | a sentence ends |
+|---|---|
+| punctuation | at . ! ? and the like |
+| pause | where no word came for some time |
+| none | nowhere: the model sees a sliding window of the last words |
+| auto | at . ! ? where the text has them, else nowhere |
+| whole | with the text: all of it is one sentence |
+
+`auto` takes a text for punctuated from one sentence end to the next capacity of source tokens
+without one, and for unpunctuated from a whole window without a sentence end to the next one. At the
+beginning, a window decides.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 
-CLOSERS = "\"'’”“»«›‹)]}*_"
+from waitinfo.errors import WaitinfoError, unknown
+
+CLOSERS = "\"'’”“»«›‹)]}*_」』）】"
 ENDS = "!?…。！？؟۔।॥"
 # Abbreviations, which end in a full stop inside a sentence. In lower case, without the full stop.
 GERMAN = """abb abs abt bd bsp bspw bzgl bzw ca d.h dgl dr etc evtl fr ggf hr hrsg inkl jh jhd
@@ -34,3 +51,64 @@ def ends_sentence(word: str) -> bool:
         return False
     initial = len(stem) == 1 and stem.isalpha()
     return not (initial or DOTTED.fullmatch(stem))
+
+
+MODES = ("auto", "punctuation", "pause", "none", "whole")
+WINDOW = 96  # source tokens
+PAUSE = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The value of `--segment`: a mode, with a window in source tokens or a pause in seconds."""
+
+    mode: str = "auto"
+    window: int = WINDOW
+    pause: float = PAUSE
+
+    @classmethod
+    def parse(cls, text: str) -> Segmentation:
+        mode, colon, number = text.partition(":")
+        if mode not in MODES:
+            raise unknown("segment", mode, MODES)
+        if not colon:
+            return cls(mode)
+        if mode == "pause" and (seconds := _number(number)) > 0:
+            return cls(mode, pause=seconds)
+        if mode in ("auto", "none") and (tokens := _number(number)) >= 8 and tokens % 1 == 0:
+            return cls(mode, window=int(tokens))
+        raise WaitinfoError(
+            f"segment {text}: not understood; use a mode alone, pause:SECONDS (such as pause:0.7), "
+            "or auto:TOKENS or none:TOKENS, a window of at least 8 source tokens"
+        )
+
+    @property
+    def punctuated(self) -> bool:
+        """Whether the text's own punctuation ends sentences."""
+        return self.mode in ("auto", "punctuation")
+
+
+def _number(text: str) -> float:
+    """A finite number, or 0 for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) else 0.0
+
+
+class Pauses:
+    """Finds the pauses between the words of one stream."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last: float | None = None  # when the last word came, if no pause has followed yet
+
+    def found(self, at: float, words: bool) -> bool:
+        """Whether a pause ends now, or has lasted long enough; `words` if words come now."""
+        ended = self._last is not None and at - self._last >= self.seconds
+        if words:
+            self._last = at
+        elif ended:
+            self._last = None
+        return ended

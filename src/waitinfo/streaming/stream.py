@@ -47,7 +47,7 @@ class Handle:
     @property
     def text(self) -> str:
         """The words shown so far; of a long stream the last ones (see `history`)."""
-        return " ".join(self._scheduler.history(self._channel)[1])
+        return "".join(self._scheduler.history(self._channel)[1]).lstrip()
 
     @property
     def trace(self) -> list[Event]:
@@ -72,12 +72,13 @@ class Handle:
 class Stream(Handle):
     """One running translation; opened by `Translator.stream`. Belongs to one thread at a time."""
 
-    def push(self, text: str, wait: bool = True) -> list[Event]:
+    def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
         With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
-        return self._hand_in(text, wait)
+        return self._hand_in(text, wait, at)
 
     def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""
@@ -91,9 +92,9 @@ class Stream(Handle):
             self.close()
             raise
 
-    def _hand_in(self, text: Piece, wait: bool) -> list[Event]:
+    def _hand_in(self, text: Piece, wait: bool, at: float | None = None) -> list[Event]:
         mine = [self._channel]
-        self._scheduler.submit({self._channel: text}, served_by=self if wait else None)
+        self._scheduler.submit({self._channel: text}, served_by=self if wait else None, at=at)
         if not wait:
             return []
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,6 +19,7 @@ from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 
@@ -29,7 +31,9 @@ class Translator:
     """Opens streams on one model and advances them together; may be used by many threads.
 
     At most `streams` are open at a time, each with room for sentences of `capacity` source tokens.
-    Streams that are opened without a dial hold the given `lag`, if any.
+    Streams that are opened without a dial hold the given `lag`, if any. `segment` says how streams
+    find the ends of sentences unless they are told otherwise; `clock` measures pauses in text that
+    comes without times.
     """
 
     def __init__(
@@ -40,13 +44,16 @@ class Translator:
         ending: str = "guard",
         observer: Observer | None = None,
         lag: float | None = None,
+        segment: str = "auto",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loaded = loaded
+        self.segmentation = Segmentation.parse(segment)
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         engine = Engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
-        self._scheduler = Scheduler(engine, observer)
+        self._scheduler = Scheduler(engine, observer, clock=clock)
         self.dials = Dials(loaded.folder, loaded.system)
         self.lag = lag
         if lag is not None:
@@ -83,16 +90,17 @@ class Translator:
         self,
         k: float | None = None,
         raw: bool = False,
-        segment: bool = True,
+        segment: str | None = None,
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
     ) -> Stream:
         """Open a stream at dial k, or one that holds a `lag` in words by turning its dial.
 
-        With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
-        is one sentence, whatever its full stops. `trace` and `text` remember the last `history`
-        events and words; None keeps all of them. `replay` continues an interrupted stream.
+        With `raw`, text may arrive in any pieces, not only in words. `segment` says where sentences
+        end: `auto`, `punctuation`, `pause` or `pause:SECONDS`, `none` (a sliding window) or
+        `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
+        and words; None keeps all of them. `replay` continues an interrupted stream.
         """
         channel = self._open_channel(k, raw, segment, history, replay, lag)
         return Stream(self._scheduler, channel, self.dials)
@@ -101,7 +109,7 @@ class Translator:
         self,
         k: float | None,
         raw: bool,
-        segment: bool,
+        segment: str | None,
         history: int | None,
         replay: Replay | None = None,
         lag: float | None = None,
@@ -115,7 +123,15 @@ class Translator:
         if history is not None and history < 0:
             raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
         engine = self._scheduler.engine
-        session = Session(self.vocabulary, engine.capacity - 1, raw, segment, engine.has_info)
+        segmentation = self.segmentation if segment is None else Segmentation.parse(segment)
+        session = Session(
+            self.vocabulary,
+            engine.capacity - 1,
+            raw,
+            segmentation,
+            engine.has_info,
+            slides=self.system.simultaneous,
+        )
         if replay is not None:
             replay.check(len(self.vocabulary.target))
             session.sentence = replay.sentence
@@ -192,13 +208,15 @@ def load(
     options: dict[str, Any] | None = None,
     observer: Observer | None = None,
     lag: float | None = None,
+    segment: str = "auto",
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
     or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
     `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
-    if the model is calibrated.
+    if the model is calibrated. `segment` says how streams find the ends of sentences, unless they
+    are told otherwise.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
-    return Translator(loaded, streams, capacity, ending, observer, lag)
+    return Translator(loaded, streams, capacity, ending, observer, lag, segment)

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from waitinfo.text.files import normalise
 from waitinfo.text.special import BOS, EOS, NAMES, PAD, SPECIALS, UNK
 
 SPACE = "\u2581"
+_APART = "\U0010fffd"  # for private use, the last there is
 SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 
@@ -104,6 +106,55 @@ class Tokenizer:
     def starts_word(self, token: int) -> bool:
         """Whether a token starts a new word."""
         return token == UNK or self.piece(token).startswith(SPACE)
+
+    # Text that is still growing
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether characters without a piece are encoded as bytes, so that none is unknown."""
+        return not self._joins
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is one byte of a character."""
+        return self._processor.is_byte(token)
+
+    def spell(self, tokens: Iterable[int]) -> str:
+        """The exact text of tokens, with spaces shown as '▁'; a broken character is U+FFFD."""
+        parts = (
+            bytes([int(self.piece(token)[3:-1], 16)])
+            if self.is_byte(token)
+            else self.piece(token).encode()
+            for token in tokens
+        )
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of normalised text inside a word: no token starts with '▁'."""
+        # A character that no piece contains keeps the text apart from the start of the word.
+        return self._processor.encode(_APART + text)[self._apart :]
+
+    @cached_property
+    def _apart(self) -> int:
+        return len(self._processor.encode(_APART))
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        """What the text of every piece begins with, the whole piece left out."""
+        found = {""}
+        for token in range(SPECIALS, len(self)):
+            if not self.is_byte(token):
+                piece = self.piece(token)
+                found.update(piece[:end] for end in range(1, len(piece)))
+        return frozenset(found)
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Characters of the longest piece."""
+        return 1 + max(map(len, self._beginnings))
+
+    def begins_piece(self, text: str) -> bool:
+        """Whether some piece begins with a text and goes on; '' counts."""
+        return text in self._beginnings
 
 
 def _without_specials(tokens: Iterable[int]) -> list[int]:

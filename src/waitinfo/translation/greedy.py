@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.loops import first_loop
 from waitinfo.text.special import EOS, PAD
 from waitinfo.translation.search import CROWDED, Candidate, Search, best_tokens
 
@@ -27,7 +28,7 @@ class GreedySearch(Search):
         scores: bool = False,
     ) -> None:
         super().__init__(model, sources, copies)
-        self.choose, self.scores = choose, scores
+        self.choose, self.scores, self.sources = choose, scores, sources
         count, device = len(self.lengths), model.device
         self.origin = torch.arange(count, device=device)  # [R] which of all rows these are
         self.done = torch.zeros(count, dtype=torch.bool, device=device)
@@ -76,8 +77,12 @@ class GreedySearch(Search):
         rows, totals = self.found.cpu().numpy(), self.total.tolist()
         counts = (rows != PAD).sum(1).tolist()
         found = []
-        for row, count, logp in zip(rows, counts, totals, strict=True):
+        for number, (row, count, logp) in enumerate(zip(rows, counts, totals, strict=True)):
             tokens = row[:count].tolist()
+            if self.choose is None:  # the engine would have ended where a loop begins
+                source = [*self.sources[number // self.copies], EOS]
+                loop = first_loop(tokens, source)
+                tokens = tokens if loop is None else [*tokens[:loop], EOS]
             ended = tokens[-1] == EOS
             found.append(Candidate(tokens[:-1] if ended else tokens, logp, ended))
         return [found[i : i + self.copies] for i in range(0, len(found), self.copies)]

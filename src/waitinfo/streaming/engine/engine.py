@@ -20,6 +20,8 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.forcing import Path
+from waitinfo.streaming.engine.loops import loops
+from waitinfo.streaming.engine.shifting import Shifter
 from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
@@ -59,6 +61,7 @@ class Engine:
         native = native_for(model, system)
         self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
+        self.shifter = Shifter(model, system, self.state, self.source, self.target)
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
@@ -118,6 +121,28 @@ class Engine:
         self.state.reset(slot, k)
         self.target.reset(slot)
 
+    def shift(self, slot: int, k: float, source: int, target: int) -> None:
+        """Go on in a slot without its first source and target tokens.
+
+        The next rounds encode the others again, together with what other slots have to do.
+        """
+        self._rest(slot)
+        self.state.shift(slot, k, source, target)
+        self.target.reset(slot)
+        self._wake(slot)
+
+    @torch.inference_mode()
+    def alignment(self, slot: int) -> Numbers:
+        """[T, S] how much each token written has looked at each source token read."""
+        return self.shifter.alignment(slot)
+
+    def set_patience(self, slot: int, refusals: int) -> None:
+        """Let the model end this source before it is complete, after so many refusals in a row.
+
+        0, as in every new source, leaves that to `ending`.
+        """
+        self.state.patience[slot] = refusals
+
     def set_dial(self, slot: int, k: float) -> None:
         """Turn a slot's dial; counts from the next decision on."""
         if self.state.k[slot] != k:
@@ -174,7 +199,7 @@ class Engine:
             rows = [slot for slot in rows if slot in chosen]
         if rows:
             self._fail(self.source.advance(rows))
-            rows = sorted(slot for slot in rows if slot not in self.failed)
+            rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
             index = np.array(rows)
             ready = self._read_on(index)
@@ -224,19 +249,47 @@ class Engine:
         self._fail(rows[~found.finite].tolist())
         complete = policy.complete.numpy()
         accepted = complete | self.system.accept(policy, found.step).cpu().numpy()
-        if self.guard:
-            accepted &= complete | (found.tokens != EOS)
-        if forced := self.state.forced:
-            accepted |= forced.mask(rows)
+        looping = self._looping(rows, found.tokens)
+        forced = self.state.forced
+        must = forced.mask(rows) if forced else np.zeros(len(rows), dtype=bool)
+        looping &= ~must
+        tokens = np.where(looping, EOS, found.tokens)
+        accepted &= ~self._ends_too_early(rows, tokens, looping)
+        accepted |= must
         refused = rows[~accepted & found.finite]
         accepted &= found.finite
         kept = rows[accepted]
         self.target.keep(kept, accepted, found)
-        self._events += self.state.write(kept, found.tokens[accepted], found.infos[accepted])
+        self._events += self.state.write(
+            kept, tokens[accepted], found.infos[accepted], looping[accepted]
+        )
         if forced:
             forced.written(kept)
         if len(refused):
             self._read_after_refusal(refused)
+
+    def _looping(self, rows: Rows, tokens: Numbers) -> Numbers:
+        """[R] whether a token would go on with a loop; such a translation ends instead."""
+        state = self.state
+        values = zip(rows.tolist(), tokens.tolist(), state.read[rows].tolist(), strict=True)
+        found = [
+            loops(state.targets[slot], token, state.sources[slot], read)
+            for slot, token, read in values
+        ]
+        return np.array(found, dtype=bool)
+
+    def _ends_too_early(self, rows: Rows, tokens: Numbers, looping: Numbers) -> Numbers:
+        """[R] whether to refuse an end because the source goes on."""
+        state = self.state
+        ends = (tokens == EOS) & ~state.complete[rows]
+        if not ends.any():
+            return ends
+        patience = state.patience[rows]
+        guarded = looping | (patience > 0) | self.guard
+        waited = (patience > 0) & (state.refused[rows] >= patience) & (state.written[rows] > 0)
+        early: Numbers = ends & guarded & ~waited
+        state.refused[rows[early]] += 1
+        return early
 
     def _read_after_refusal(self, rows: Rows) -> None:
         """A refused row needs at least one more source token for its next attempt."""

@@ -16,6 +16,7 @@ from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
 Kind = Literal["READ", "WRITE"]
+Reason = Literal["loop", "length"]
 READ: Kind = "READ"
 WRITE: Kind = "WRITE"
 Rows = NDArray[np.int64]  # slots, ascending
@@ -39,6 +40,7 @@ class TokenEvent(NamedTuple):
     source_info: float  # info read so far
     target_info: float  # info written so far
     last: bool = False  # nothing more will be written for this source
+    cut: Reason | None = None  # why it is the last, if the model did not end by itself
 
 
 class Slots:
@@ -57,11 +59,15 @@ class Slots:
         self.received = np.zeros((count, capacity + 1))
         self.sources: list[list[int]] = [[] for _ in range(count)]
         self.targets: list[list[int]] = [[] for _ in range(count)]
+        self.paths: list[list[int]] = [[] for _ in range(count)]  # tokens read before each target
         self.encoded = np.zeros(count, dtype=np.int64)  # source tokens in the caches
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
         self.forced = Forced()
+        # Refusals after which an end counts, 0 for never; and ends refused since the last token.
+        self.patience, self.refused = np.zeros((2, count), dtype=np.int64)
+        self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
         self.free = list(range(count - 1, -1, -1))
 
     def open(self) -> int:
@@ -74,20 +80,40 @@ class Slots:
     def close(self, slot: int) -> None:
         self.active[slot] = False
         self.forced.drop(slot)
-        self.sources[slot], self.targets[slot] = [], []
+        self.sources[slot], self.targets[slot], self.paths[slot] = [], [], []
         self.encoded[slot] = 0
+        self.shifted.discard(slot)
         self.free.append(slot)
         self.free.sort(reverse=True)  # handing out low slots first keeps rows together
 
     def reset(self, slot: int, k: float) -> None:
         """Start a new source in a slot."""
         self.sources[slot], self.encoded[slot] = [], 0
-        self.targets[slot], self.seen[slot] = [], 0
+        self.targets[slot], self.paths[slot], self.seen[slot] = [], [], 0
+        self.patience[slot] = 0
+        self.refused[slot] = 0
+        self.shifted.discard(slot)
         self.fed[slot], self.active[slot] = False, True
         for numbers in (self.read, self.written, self.complete, self.least):
             numbers[slot] = 0
         self.source_info[slot] = self.target_info[slot] = 0
         self.k[slot] = k
+
+    def shift(self, slot: int, k: float, source: int, target: int) -> None:
+        """Start anew without the first source and target tokens; the others stay read and written.
+
+        Info totals are computed once the kept tokens are encoded.
+        """
+        sources, targets = self.sources[slot][source:], self.targets[slot][target:]
+        path = [max(1, read - source) for read in self.paths[slot][target:]]
+        read, fed = int(self.read[slot]) - source, self.fed[slot]
+        self.reset(slot, k)
+        self.sources[slot], self.targets[slot], self.paths[slot] = sources, targets, path
+        self.read[slot], self.written[slot] = read, len(targets)
+        self.complete[slot] = fed and read == len(sources)
+        self.fed[slot] = fed
+        if read:
+            self.shifted.add(slot)
 
     def room(self, slot: int) -> int:
         """Source tokens a slot can still take, with room left for end-of-sentence."""
@@ -131,18 +157,26 @@ class Slots:
             events.append(TokenEvent(slot, READ, source[count - 1], info, count, *state))
         return events
 
-    def write(self, rows: Rows, tokens: Numbers, infos: Numbers) -> list[TokenEvent]:
-        """One more target token each."""
+    def write(
+        self, rows: Rows, tokens: Numbers, infos: Numbers, looping: Numbers
+    ) -> list[TokenEvent]:
+        """One more target token each; that of a `looping` row is the end, in place of another."""
         written, read = self.written[rows] + 1, self.read[rows]
         used = self.target_info[rows] + infos
-        self.written[rows], self.target_info[rows] = written, used
-        last = (tokens == EOS) | (self.complete[rows] & (written >= length_limit(read)))
-        columns = (rows, tokens, infos, read, written, self.source_info[rows], used, last)
+        self.written[rows], self.target_info[rows], self.refused[rows] = written, used, 0
+        full = self.complete[rows] & (written >= length_limit(read))
+        last = (tokens == EOS) | full
+        cut = np.full(len(rows), None)
+        cut[full & (tokens != EOS)] = "length"
+        cut[looping] = "loop"
+        columns = (rows, tokens, infos, read, written, self.source_info[rows], used, last, cut)
         events = []
         for slot, token, *state in zip(*(c.tolist() for c in columns), strict=True):
-            self.active[slot] = not state[-1]
+            event = TokenEvent(slot, WRITE, token, *state)
+            self.active[slot] = not event.last
             self.targets[slot].append(token)
-            events.append(TokenEvent(slot, WRITE, token, *state))
+            self.paths[slot].append(event.read)
+            events.append(event)
         return events
 
 

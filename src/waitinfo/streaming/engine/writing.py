@@ -95,21 +95,12 @@ class TargetWriter:
 
     def _step_natively(self, native: NativeModel, rows: Chosen, policy: PolicyState) -> Candidates:
         """The same by compiled code."""
-        config, source = self.model.config, self.source
-        x, some = self.next_x.numpy()[rows], rows.astype(np.int32)
-        at = policy.written.numpy().astype(np.int32)
         read, k = policy.read[:, None], policy.k[:, None]
-        visible = self.system.visible(read, policy.written[:, None], k, config.heads)
+        visible = self.system.visible(read, policy.written[:, None], k, self.model.config.heads)
         info = None if self.next_info is None else self.next_info.numpy()[rows]
-        bias = None
-        if config.info_cross_attention and info is not None:
-            theirs = source.info.numpy()[rows, : int(visible.max())]
-            near = consistency(torch.from_numpy(theirs), torch.from_numpy(info)[:, None])
-            bias = near.reshape(theirs.shape).numpy()
-        aware = info if config.info_self_attention else None
-        seen = visible[:, 0].numpy().astype(np.int32)
-        assert isinstance(self.caches, NativeCaches) and isinstance(source.memory, NativeCaches)
-        native.decode(x, some, at, seen, aware, bias, self.caches, source.memory)
+        at = policy.written.numpy().astype(np.int32)
+        x = self.next_x.numpy()[rows]
+        self._decode_natively(native, rows, x, info, at, visible[:, 0].numpy())
         tokens, value, logits = native.best(x, self.needs_logits)
         found = torch.from_numpy(tokens)
         if self.slots.forced:
@@ -119,6 +110,35 @@ class TargetWriter:
         embedded = self._embed(found[:, None], policy.written[:, None] + 1)
         finite = np.isfinite(value)
         return Candidates(found.numpy(), self._infos(embedded), finite, step, embedded)
+
+    def _decode_natively(
+        self,
+        native: NativeModel,
+        rows: Chosen,
+        x: Numbers,
+        info: Numbers | None,
+        at: Numbers,
+        visible: Numbers,
+    ) -> None:
+        """Decode inputs x [R, d], which become the states, with what is visible [R] to each."""
+        config, source = self.model.config, self.source
+        bias = None
+        if config.info_cross_attention and info is not None:
+            theirs = source.info.numpy()[rows, : int(visible.max())]
+            near = consistency(torch.from_numpy(theirs), torch.from_numpy(info)[:, None])
+            bias = near.reshape(theirs.shape).numpy()
+        aware = info if config.info_self_attention else None
+        some, seen = rows.astype(np.int32), visible.astype(np.int32)
+        assert isinstance(self.caches, NativeCaches) and isinstance(source.memory, NativeCaches)
+        native.decode(x, some, at, seen, aware, bias, self.caches, source.memory)
+
+    def fill_natively(self, rows: Chosen, place: int, inputs: Embedded, visible: Tensor) -> None:
+        """Put inputs [R, d] at one position of the caches; visible [R, T] of all positions."""
+        assert self.source.native is not None
+        info = None if inputs.info is None else inputs.info.numpy()
+        at = np.full(len(rows), place, np.int32)
+        x = inputs.x.contiguous().numpy()
+        self._decode_natively(self.source.native, rows, x, info, at, visible[:, place].numpy())
 
     @staticmethod
     def _infos(embedded: Embedded) -> Numbers:

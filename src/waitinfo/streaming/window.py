@@ -1,0 +1,121 @@
+"""The window of a stream without sentence ends: what the model sees, and where it moves on.
+
+When the window is full, or the model has ended a sentence inside it, source and target are cut
+together: what lies before the cut is forgotten, what lies behind stays in view. The target is cut
+where the model has ended a sentence, else in its middle. The source is cut where it fits best, by
+the weights of cross-attention: words that the forgotten part looked at go with it, words that the
+rest looked at stay. A word that had not been read when the last forgotten token was written always
+stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+Weights = np.ndarray  # [T, S] cross-attention of each target token
+AFTER = 3  # tokens written after a sentence end that show where the next sentence begins
+
+
+class Mark(IntEnum):
+    """What ends after a target token."""
+
+    NOTHING = 0
+    WORD = 1
+    SENTENCE = 2
+
+
+class Cut(NamedTuple):
+    """Tokens that leave the window."""
+
+    source: int
+    target: int
+
+
+class Window:
+    """The source and target tokens of the present sentence or window."""
+
+    def __init__(self) -> None:
+        self.words: list[str | None] = []  # by source token: the word it ends
+        self.starts: list[bool] = []  # by source token: whether it starts a word
+        self.marks: list[Mark] = []  # by target token
+        self.reads: list[int] = []  # by target token: source tokens read before it
+        self.kept = 0  # target tokens that were already written when the window began
+
+    def read(self, word: str | None, tokens: int) -> None:
+        """The tokens of a word, or of a part of it that has no text of its own."""
+        self.words += [None] * (tokens - 1) + [word]
+        self.starts += [True] + [False] * (tokens - 1)
+
+    def write(self, read: int) -> None:
+        self.marks.append(Mark.NOTHING)
+        self.reads.append(read)
+
+    def mark(self, back: int, mark: Mark) -> None:
+        """A word or sentence ends `back` tokens before the last one."""
+        if back < len(self.marks):
+            self.marks[-1 - back] = mark
+
+    def drop(self, cut: Cut) -> None:
+        """Move on."""
+        self.words, self.starts = self.words[cut.source :], self.starts[cut.source :]
+        self.marks = self.marks[cut.target :]
+        self.reads = [max(1, read - cut.source) for read in self.reads[cut.target :]]
+        self.kept = len(self.marks)
+
+    # Where to cut
+
+    def cut_full(self, weights: Weights, least: int) -> Cut | None:
+        """Where a full window moves on by at least `least` source tokens; None for nowhere."""
+        if len(self.marks) == self.kept:
+            return None  # nothing was written: no more of the source is translated than before
+        for target in self._places():
+            source = self._source_cut(weights, target)
+            if source is not None and source >= least:
+                return Cut(source, target)
+        return None
+
+    def cut_ended(self, weights: Weights) -> Cut:
+        """Where the window moves on after the model has ended a sentence: its target is all told.
+
+        The last token is end-of-sentence, which has no row in the weights.
+        """
+        target = len(self.marks)
+        read = self.reads[-2] if target > 1 else self.reads[-1]
+        places = [place for place in self._boundaries() if place <= read]
+        if not places:
+            return Cut(read, target)
+        # A word that was translated gets about its share of the attention, at least half of it.
+        share = weights.sum(0) * weights.shape[1] / max(1, len(weights))
+        worth = np.concatenate([[0.0], np.cumsum(np.minimum(share, 1.0) - 0.5)])
+        return Cut(max(places, key=lambda place: (worth[place], -place)), target)
+
+    def _places(self) -> list[int]:
+        """Where the target may be cut, best first."""
+        count = len(self.marks)
+        ends = [i for i, mark in enumerate(self.marks, 1) if mark is Mark.SENTENCE and i < count]
+        settled = [end for end in ends if end + AFTER <= count]
+        words = [i for i, mark in enumerate(self.marks, 1) if mark and i < count]
+        middle = sorted(words, key=lambda place: (abs(2 * place - count), place))
+        return [*settled[-1:], *ends[-1:], *middle[:1], *words[-1:]]
+
+    def _source_cut(self, weights: Weights, target: int) -> int | None:
+        """The source cut that separates the attention of both parts best.
+
+        A target that stays needs at least one source token that was read.
+        """
+        read = min(self.reads[target - 1], weights.shape[1] - 1)
+        places = [place for place in self._boundaries() if place <= read]
+        if not places:
+            return None
+        before = np.concatenate([[0.0], np.cumsum(weights[:target].sum(0))])
+        after = np.concatenate([[0.0], np.cumsum(weights[target:].sum(0))])
+        return max(places, key=lambda place: (before[place] - after[place], -place))
+
+    def _boundaries(self) -> Sequence[int]:
+        """Ends of source words."""
+        found = [i for i, start in enumerate(self.starts) if start and i]
+        return [*found, len(self.starts)] if self.starts else []
