@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from measurements import save
@@ -64,8 +65,8 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
                 engine.run()
                 costs["READ"].setdefault(length, []).append(clock(model) - began)
             # Pretend that as many tokens are written as read, then time single WRITEs.
-            engine.state.policy.written[slot] = length
-            rows = torch.tensor([slot])
+            engine.state.written[slot] = length
+            rows = np.array([slot])
             for _ in range(3):
                 began = clock(model)
                 with torch.inference_mode():

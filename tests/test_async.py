@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -211,3 +213,33 @@ def test_a_broken_scheduler_wakes_all_waiters(
             await asyncio.wait_for(stream.push("be"), 600)
 
     asyncio.run(run())
+
+
+EXIT = """
+import asyncio
+from tests.streams import toy_model
+from waitinfo import AsyncTranslator, Translator
+
+kept = []
+
+async def run():
+    translator = Translator(toy_model(), streams=8, capacity=48)
+    server = AsyncTranslator(translator)
+    streams = [server.stream(2) for _ in range(8)]
+    for stream in streams:
+        await stream.push("ba be bi. " * {sentences}, wait=False)
+    await streams[0].push("ba", wait=False)
+    kept.append((server, streams) if {keep} else None)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_process_may_end_while_the_thread_is_at_work(keep: bool) -> None:
+    """Busy with far more than it can do, or freeing the tensors of a forgotten translator."""
+    script = EXIT.format(sentences=2000 if keep else 1, keep=keep)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

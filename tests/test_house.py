@@ -27,8 +27,10 @@ MAY_IMPORT = {
     "model": {"text", "systems"},
     "systems": {"model", "text"},
     "streaming": {"model", "systems", "text"},
-    "evaluation": {"model", "streaming", "systems", "text"},
-    "training": {"evaluation", "model", "streaming", "systems", "text"},
+    "translation": {"model", "streaming", "systems", "text"},
+    "evaluation": {"model", "streaming", "systems", "text", "translation"},
+    "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
+    "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
@@ -37,6 +39,7 @@ EXTRAS = {
     "text": {"zstandard"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
+    "analysis": {"spacy", "stanza"},
 }
 
 
@@ -200,6 +203,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("train --help", "adaptive-wait-k"),
         ("translate --help", "--pace"),
         ("evaluate --help", "--reference"),
+        ("analyse --help", "--source-tags"),
         ("models", "wait-info"),
         ("models de-en", "de-en"),
     ],

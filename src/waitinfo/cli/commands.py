@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from waitinfo.cli.analysing import analyse
 from waitinfo.cli.making import Paths, prepare, train
+from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,18 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-ModelFolder = Annotated[
-    Path | None,
-    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
-]
-DecodingSystem = Annotated[
-    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
-]
-DecodingSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -81,17 +71,51 @@ def translate(
         str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write here what --input becomes, line by line.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted translation to --out.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace --out, or start it anew.")
+    ] = False,
+    segment: Annotated[
+        bool,
+        typer.Option("--segment/--no-segment", help="Translate each sentence of a line by itself."),
+    ] = True,
+    best: Annotated[
+        int, typer.Option(help="Translations of each line in --out, between tabs.")
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Write log p per token and a tab before each.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="Sample translations for --out at this temperature.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample from the best tokens only.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 1,
+    rows: Annotated[
+        int | None, typer.Option(help="Sentences of a batch for --out [default: by the device].")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "float32",
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, bfloat16 for --out on a GPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto",
     threads: Annotated[
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
 ) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
-    From standard input, words are printed as soon as they are due.
+    From standard input, words are printed as soon as they are due. With --out, a file of any
+    length is translated in large batches; it can be interrupted and resumed, and shared by several
+    processes: torchrun --nproc-per-node 8 -m waitinfo translate …
 
     Examples:
 
@@ -102,6 +126,8 @@ def translate(
         waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
+
+        waitinfo translate --model run --input news.de.xz --out news.en.xz --device cuda --beam 4
     """
     from waitinfo.cli.translate import Request, run
 
@@ -121,6 +147,16 @@ def translate(
             device=device,
             dtype=dtype,
             threads=threads,
+            out=out,
+            resume=resume,
+            force=force,
+            rows=rows,
+            segment=segment,
+            best=best,
+            scores=scores,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
         )
     )
 
@@ -185,8 +221,13 @@ def evaluate(
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "float32",
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.
@@ -320,6 +361,9 @@ def compare(
             title=title,
         )
     )
+
+
+app.command()(analyse)
 
 
 @app.command()

@@ -17,11 +17,12 @@ from waitinfo.cli.loading import check_beam, load, use_threads
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
-from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
+from waitinfo.translation.lines import LineTranslator
+from waitinfo.translation.options import TranslationOptions
 
 TOGETHER = 32  # lines of a file translated at a time
 SLOWEST = 0.001  # words per second: one in a quarter of an hour
@@ -45,9 +46,27 @@ class Request:
     device: str
     dtype: str
     threads: int
+    out: Path | None
+    resume: bool
+    force: bool
+    rows: int | None
+    segment: bool
+    best: int
+    scores: bool
+    temperature: float
+    top_k: int
+    seed: int
 
 
 def run(request: Request) -> None:
+    if request.k is not None and request.lag is not None:
+        raise WaitinfoError("--lag: chooses the dial; leave out --k")
+    if request.out is not None:
+        from waitinfo.cli.files import run as translate_file
+
+        translate_file(request)
+        return
+    _check_plain(request)
     if request.show not in VIEWS:
         raise unknown("--show", request.show, VIEWS)
     if request.pace and not SLOWEST <= request.pace < math.inf:
@@ -59,13 +78,11 @@ def run(request: Request) -> None:
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     check_dial(loaded.system, request.k)
-    if request.k is not None and request.lag is not None:
-        raise WaitinfoError("--lag: chooses the dial; leave out --k")
     k, lines = request.k, _lines(request)
     if request.beam > 1:
         if request.pace or request.show != "words" or request.lag is not None:
             raise WaitinfoError("--beam: shows words alone; leave out --pace, --show and --lag")
-        _with_beam(loaded, request.beam, _typed_lines() if lines is None else lines)
+        _with_beam(loaded, request, _typed_lines() if lines is None else lines)
         return
     translator = Translator(loaded, TOGETHER, ending=request.ending, lag=request.lag)
     view = VIEWS[request.show]()
@@ -74,7 +91,22 @@ def run(request: Request) -> None:
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
-        _together(translator, k, view, lines)
+        _together(translator, request, view, lines)
+
+
+def _check_plain(request: Request) -> None:
+    """Refuse options that only make sense with --out."""
+    given = {
+        "--resume": request.resume,
+        "--force": request.force,
+        "--rows": request.rows is not None,
+        "--best": request.best > 1,
+        "--scores": request.scores,
+        "--temperature": request.temperature > 0,
+        "--top-k": request.top_k > 0,
+    }
+    for name in (name for name, used in given.items() if used):
+        raise WaitinfoError(f"{name}: needs --input and --out")
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -107,10 +139,12 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     yield chunk
 
 
-def _together(translator: Translator, k: float | None, view: View, lines: Iterator[str]) -> None:
+def _together(translator: Translator, request: Request, view: View, lines: Iterator[str]) -> None:
     """Translate many lines at once, each as one stream."""
     for chunk in _chunks(lines, TOGETHER):
-        streams = {translator.stream(k, history=0): line for line in chunk}
+        streams = {
+            translator.stream(request.k, segment=request.segment, history=0): line for line in chunk
+        }
         pushed = translator.push_many(streams)
         finished = translator.finish_many(streams)
         for stream, line in streams.items():
@@ -217,11 +251,16 @@ def _at_pace(
             view.line(line, trace)
 
 
-def _with_beam(loaded: LoadedModel, beam: int, lines: Iterator[str]) -> None:
-    decoder = BeamDecoder(loaded.model, beam)
+def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
+    translator = LineTranslator(
+        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
+    )
     for chunk in _chunks(lines, TOGETHER * 4):
-        tokens = [loaded.vocabulary.source.encode(line) for line in chunk]
-        found = iter(decoder.decode([sentence for sentence in tokens if sentence]))
-        for sentence in tokens:
-            print(loaded.vocabulary.target.decode(next(found).tokens) if sentence else "")
+        found = {
+            translation.line: translation.text
+            for complete in translator.translate(enumerate(chunk))
+            for (translation,) in complete
+        }
+        for number in range(len(chunk)):
+            print(found[number])
         sys.stdout.flush()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import ClassVar
 
 from waitinfo.streaming.channel import Channel
 from waitinfo.streaming.event import Event
@@ -16,6 +18,8 @@ from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
+
+EXIT_SECONDS = 30  # that the interpreter waits for a round under way when it ends
 
 
 class AsyncTranslator:
@@ -178,37 +182,63 @@ class _Worker:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        # Unlike other queues it may be used inside destructors, where streams are abandoned.
-        self._calls: SimpleQueue[bool] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: _Thread | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
         with self._lock:
             if self._thread is None:
-                # The thread refers to the scheduler alone, so that it ends with its translator.
-                arguments = (self._scheduler, self._calls)
-                self._thread = threading.Thread(
-                    target=_work, args=arguments, name="waitinfo", daemon=True
-                )
+                self._thread = _Thread(self._scheduler)
                 self._thread.start()
-                self._scheduler.bells.append(self._ring)
-
-    def _ring(self) -> None:
-        self._calls.put(True)
+                self._scheduler.bells.append(self._thread.ring)
 
     def stop(self) -> None:
         """End the thread after the round under way."""
         if self._thread is not None:
-            self._thread = None
-            self._scheduler.bells.remove(self._ring)
-            self._calls.put(False)
+            thread, self._thread = self._thread, None
+            self._scheduler.bells.remove(thread.ring)
+            thread.stop()
 
 
-def _work(scheduler: Scheduler, calls: SimpleQueue[bool]) -> None:
-    while calls.get():
+class _Thread(threading.Thread):
+    """Refers to the scheduler alone, so that a translator that nobody uses any more ends it."""
+
+    alive: ClassVar[weakref.WeakSet[_Thread]] = weakref.WeakSet()
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        # Unlike other queues it may be used inside destructors, where streams are abandoned.
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._stopped = threading.Event()
+        arguments = (scheduler, self._calls, self._stopped)
+        super().__init__(target=_work, args=arguments, name="waitinfo", daemon=True)
+        self.alive.add(self)
+
+    def ring(self) -> None:
+        self._calls.put(None)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.ring()
+
+
+def _work(scheduler: Scheduler, calls: SimpleQueue[None], stopped: threading.Event) -> None:
+    while calls.get() is None and not stopped.is_set():
         try:
-            scheduler.lead()
+            scheduler.lead(stopped.is_set)
         except Exception as error:  # a bug in the scheduler must not leave tasks waiting
             logging.getLogger(__name__).exception("rounds are not possible any more")
             scheduler.abort(error)
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Let every thread end before the interpreter does.
+
+    A thread that is inside torch when the interpreter ends, be it only to free tensors, aborts the
+    process.
+    """
+    threads = [thread for thread in _Thread.alive if thread.is_alive()]
+    for thread in threads:
+        thread.stop()
+    for thread in threads:
+        thread.join(timeout=EXIT_SECONDS)

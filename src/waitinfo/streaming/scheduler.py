@@ -209,17 +209,18 @@ class Scheduler:
                 if not self._waiters[channel]:
                     del self._waiters[channel]
 
-    def lead(self) -> None:
+    def lead(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Run rounds until nothing is left to do; for a thread that does nothing else."""
         with self._lock:
             if self._leading:
                 return  # the leader sees to it, or passes on what is left
             self._leading = True
             try:
-                while self._has_work():
+                while self._has_work() and not stopped():
                     self._unlocked_round()
             finally:
                 self._leading = False
+                self._pass_on()
 
     def abort(self, error: Exception) -> None:
         """Fail all streams, because rounds are not possible any more."""

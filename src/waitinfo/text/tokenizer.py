@@ -85,7 +85,13 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids, without special tokens."""
-        return self._processor.decode([t for t in tokens if t >= SPECIALS or t == UNK]).strip()
+        return self._processor.decode(_without_specials(tokens)).strip()
+
+    def decode_many(self, sentences: Iterable[Iterable[int]], threads: int = -1) -> list[str]:
+        """Texts of token ids, with single spaces between words and without special tokens."""
+        kept = [_without_specials(tokens) for tokens in sentences]
+        texts = self._processor.decode(kept, num_threads=threads) if kept else []
+        return [" ".join(text.split()) for text in texts]
 
     def piece(self, token: int) -> str:
         """A token as text, with a leading space shown as '▁'."""
@@ -94,6 +100,10 @@ class Tokenizer:
     def starts_word(self, token: int) -> bool:
         """Whether a token starts a new word."""
         return token == UNK or self.piece(token).startswith(SPACE)
+
+
+def _without_specials(tokens: Iterable[int]) -> list[int]:
+    return [t for t in tokens if t >= SPECIALS or t == UNK]
 
 
 @dataclass(frozen=True)
