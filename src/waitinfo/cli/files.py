@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from waitinfo.cli.display import note, progress_bar
 from waitinfo.cli.loading import load, use_threads
 from waitinfo.errors import WaitinfoError
 from waitinfo.progress import Silent
+from waitinfo.streaming.lag import Dials
 from waitinfo.translation.files import Summary, check_files, translate_file
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
@@ -35,6 +37,8 @@ def run(request: Request) -> None:
     dtype = "bfloat16" if on_gpu and request.dtype == "auto" else request.dtype
     device = processes.device(request.device)
     loaded = load(request.model, device, dtype, request.system, request.settings)
+    if request.lag is not None:  # lines are translated one by one, at the calibrated dial
+        options = replace(options, k=Dials(loaded.folder, loaded.system).at_lag(request.lag))
     with progress_bar(paced=True) if processes.leads else nullcontext(Silent()) as progress:
         summary = translate_file(
             loaded,

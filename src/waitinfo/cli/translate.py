@@ -72,6 +72,8 @@ class Request:
 
 
 def run(request: Request) -> None:
+    if request.k is not None and request.lag is not None:
+        raise WaitinfoError("--lag: chooses the dial; leave out --k")
     if request.out is not None:
         from waitinfo.cli.files import run as translate_file
 
@@ -93,8 +95,6 @@ def run(request: Request) -> None:
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     check_dial(loaded.system, request.k)
-    if request.k is not None and request.lag is not None:
-        raise WaitinfoError("--lag: chooses the dial; leave out --k")
     k, lines = request.k, _lines(request)
     if request.beam > 1:
         if request.pace or request.show != "words" or request.lag is not None:
