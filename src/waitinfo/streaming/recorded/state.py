@@ -1,0 +1,103 @@
+"""What is known of every slot: on the device what the policy decides from, on the host the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.slots import length_limit
+from waitinfo.text.special import BOS, EOS
+
+READ_COUNT, WRITTEN, LEAST, INPUT = range(4)  # columns of `DeviceState.counts`
+SOURCE, TARGET = range(2)  # columns of `DeviceState.sums`
+
+
+class DeviceState:
+    """The policy's state on the device, one row per slot and one of scratch for padding."""
+
+    def __init__(self, model: Transformer, slots: int, capacity: int) -> None:
+        rows, device = slots + 1, model.device
+        exact = torch.promote_types(model.dtype, torch.float32)
+        # Tokens read and written, tokens to read before the next attempt, the decoder's next input.
+        self.counts = torch.zeros(rows, 4, dtype=torch.long, device=device)
+        self.sums = torch.zeros(rows, 2, dtype=torch.float64, device=device)  # info
+        self.info = torch.ones(rows, capacity + 1, dtype=exact, device=device)  # of source tokens
+        self.carried = model.new_states(rows)  # by cross-attention, after the last token
+        self.fresh = torch.tensor([0, 0, 0, BOS], device=device)
+
+
+class HostState:
+    """The same for the host, in arrays: what a slot was fed, has encoded, read and written."""
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.count, self.capacity = slots, capacity
+        self.k = np.zeros(slots)
+        self.sources = np.zeros((slots, capacity), np.int64)
+        self.received = np.zeros((slots, capacity + 1))  # total info after 0, 1, … source tokens
+        self.length = np.zeros(slots, np.int64)  # source tokens fed
+        self.encoded = np.zeros(slots, np.int64)
+        self.read = np.zeros(slots, np.int64)
+        self.written = np.zeros(slots, np.int64)
+        self.target_info = np.zeros(slots)
+        self.fed = np.zeros(slots, bool)  # the source is complete
+        self.active = np.zeros(slots, bool)  # something is left to write
+        self.restarted = np.zeros(slots, bool)  # the device has still to forget the last source
+        self.going = np.zeros(slots, bool)  # can go on without more input
+        self.held = np.zeros(slots, bool)
+        self.free = list(range(slots - 1, -1, -1))
+
+    def open(self) -> int:
+        if not self.free:
+            raise WaitinfoError(
+                f"all {self.count} streams are in use; close one, or load the model with more"
+            )
+        return self.free.pop()
+
+    def close(self, slot: int) -> None:
+        self.active[slot] = self.going[slot] = self.held[slot] = False
+        self.length[slot] = self.encoded[slot] = 0
+        self.free.append(slot)
+
+    def reset(self, slot: int, k: float) -> None:
+        """Start a new source in a slot."""
+        self.length[slot] = self.encoded[slot] = self.read[slot] = self.written[slot] = 0
+        self.target_info[slot] = 0
+        self.fed[slot] = self.going[slot] = False
+        self.active[slot] = self.restarted[slot] = True
+        self.k[slot] = k
+
+    def room(self, slot: int) -> int:
+        """Source tokens a slot can still take, with room left for end-of-sentence."""
+        return self.capacity - 1 - int(self.length[slot])
+
+    def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
+        start = int(self.length[slot])
+        end = start + len(tokens)
+        if end > self.capacity - 1:
+            raise WaitinfoError(
+                f"a source of over {self.capacity - 1} tokens does not fit; "
+                "split it, or load the model with a larger capacity"
+            )
+        self.sources[slot, start:end] = tokens
+        if complete:
+            self.sources[slot, end] = EOS
+            self.fed[slot] = True
+        self.length[slot] = end + complete
+
+    def receive(self, slots: np.ndarray, at: np.ndarray, info: np.ndarray) -> None:
+        """Add the info of source tokens, ordered by slot and position, to the running totals."""
+        starts = np.flatnonzero(np.diff(slots, prepend=-1))
+        turn = np.arange(len(slots)) - np.repeat(starts, np.diff(starts, append=len(slots)))
+        for nth in range(int(turn.max(initial=-1)) + 1):
+            some = turn == nth
+            slot, place = slots[some], at[some]
+            self.received[slot, place + 1] = self.received[slot, place] + info[some]
+
+
+def target_positions(capacity: int) -> int:
+    """Positions that the target of a source of `capacity` tokens can take."""
+    return int(length_limit(torch.tensor(capacity))) + 1
