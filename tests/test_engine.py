@@ -29,11 +29,11 @@ from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
 NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
-def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
+def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
     system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
-    model = Transformer(tiny_config(**sizes, **system.model_defaults)).double().eval()
+    model = Transformer(tiny_config(**sizes, **system.model_defaults, **changes)).double().eval()
     with torch.no_grad():
         for info in (model.source_info, model.target_info):
             if info is not None:

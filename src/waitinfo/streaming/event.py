@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One token read or written, and the state of the stream after it."""
 
     kind: Literal["READ", "WRITE"]
@@ -23,4 +21,4 @@ class Event:
     time: float  # seconds since the stream was opened
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return self._asdict()

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Channel, Listener, describe
-from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.recorded import AnyEngine
 from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
@@ -42,7 +42,7 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         observer: Observer | None = None,
         queue: int = QUEUE,
     ) -> None:

@@ -12,9 +12,9 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel
-from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer
+from waitinfo.streaming.recorded import new_engine
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
@@ -42,7 +42,7 @@ class Translator:
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
-        engine = Engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
+        engine = new_engine(loaded.model, loaded.system, streams, capacity, ending, round_tokens)
         self._scheduler = Scheduler(engine, observer)
 
     @property

@@ -60,7 +60,7 @@ def paged_attention(queries: Tensor, keys: Pages, values: Pages, bias: Tensor) -
     bias_head = bias.stride(1) if bias.shape[1] > 1 else 0
     bias_row = bias.stride(0) if bias.shape[0] > 1 else 0
     _attend[(rows, heads)](
-        queries, keys.pool, values.pool, keys.table, keys.count, bias, out,
+        queries, keys.pool, values.pool, keys.table, keys.count.contiguous(), bias, out,
         queries.stride(0), queries.stride(1), keys.table.stride(0), bias_row, bias_head,
         width**-0.5,
         HEADS=heads, WIDTH=width, BLOCK=keys.pool.shape[2], KEYS=KEYS, num_warps=4,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import fields
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,7 @@ def length_limit(read: Tensor) -> Tensor:
     return 2 * read + 10
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One token read or written by a slot."""
 
     slot: int

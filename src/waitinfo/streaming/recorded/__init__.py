@@ -5,6 +5,22 @@ owns them, `steps` what a round computes, all of it on the device, `graphs` reco
 `engine` runs the rounds. Without a GPU the same code runs unrecorded, for tests.
 """
 
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded.engine import RecordedEngine, recordable
+from waitinfo.systems.base import System
 
-__all__ = ["RecordedEngine", "recordable"]
+__all__ = ["AnyEngine", "RecordedEngine", "new_engine", "recordable"]
+
+AnyEngine = Engine | RecordedEngine
+
+
+def new_engine(
+    model: Transformer, system: System, slots: int, capacity: int, ending: str, round_tokens: int
+) -> AnyEngine:
+    """The engine for a model's device; on a GPU its usual launches are recorded now."""
+    if model.device.type != "cuda" or not recordable(model, system):
+        return Engine(model, system, slots, capacity, ending, round_tokens)
+    engine = RecordedEngine(model, system, slots, capacity, ending, round_tokens)
+    engine.prepare()
+    return engine

@@ -21,7 +21,7 @@ from waitinfo.streaming.engine.engine import ENDINGS
 from waitinfo.streaming.engine.slots import TokenEvent
 from waitinfo.streaming.recorded.events import TokenEvents
 from waitinfo.streaming.recorded.graphs import Recorder
-from waitinfo.streaming.recorded.mail import Mail
+from waitinfo.streaming.recorded.mail import STEPS, Mail
 from waitinfo.streaming.recorded.paging import BLOCK, source_side, target_side
 from waitinfo.streaming.recorded.state import DeviceState, HostState, target_positions
 from waitinfo.streaming.recorded.steps import (
@@ -39,7 +39,7 @@ from waitinfo.streaming.recorded.steps import (
 from waitinfo.systems.base import System
 
 # Rows of a launch: slots that write, or tokens that are encoded.
-ROWS = (1, 4, 16, 64, 256, 1024, 4096)
+ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 WINDOWS = (8, 64)  # see `Bounds.window`
 RESERVED = 64  # positions per slot, on either side, that memory is taken for at the start
 
@@ -217,14 +217,15 @@ class RecordedEngine:
             rows, counts = rows[size:], counts[size:]
 
     @torch.inference_mode()
-    def _launch(self, rows: np.ndarray, counts: np.ndarray) -> TokenEvents:
+    def _launch(self, rows: np.ndarray, counts: np.ndarray) -> Sequence[TokenEvent]:
         host, mail = self.host, self._mail
         encoded = host.encoded[rows] + counts
-        self._reserve(rows, encoded)
+        steps = self._steps(rows, encoded)
+        self._reserve(rows, encoded, steps)
         slots = np.repeat(rows, counts)
         offsets = np.arange(len(slots)) - np.repeat(counts.cumsum() - counts, counts)
         at = host.encoded[slots] + offsets
-        bounds = self._bounds(rows, encoded)
+        bounds = self._bounds(rows, encoded, steps)
         tokens = smallest(ROWS, len(slots)) if len(slots) else 0
         width = smallest(ROWS, len(rows))
         self._record(tokens, width, bounds)
@@ -233,19 +234,38 @@ class RecordedEngine:
         flags = FED * host.fed[rows] + RESTARTED * host.restarted[rows]
         columns = (rows, host.length[rows], encoded, flags, host.k[rows])
         mail.fill(mail.write_in(width), self.slots, *columns)
-        mail.send(tokens, width)
-        if tokens:
-            self.recorder.run(("encode", tokens, bounds.source), self._encode(tokens, bounds))
-        self.recorder.run(("write", width, bounds), self._write(width, bounds))
-        mail.fetch(tokens, width)
+        self._compute(tokens, width, bounds, steps)
 
         host.restarted[rows] = False
         if tokens:
             info, finite = mail.encode_out(tokens)[:, : len(slots)]
-            host.receive(slots, at, info)
-            self._fail(np.unique(slots[finite == 0]))
+            host.receive(slots, at, offsets, info)
+            if not finite.all():
+                self._fail(np.unique(slots[finite == 0]))
         host.encoded[rows] = encoded
-        return self._settle(rows, mail.write_out(width)[:, : len(rows)])
+        found = [mail.write_out(width, step)[:, : len(rows)] for step in range(steps)]
+        events = [self._settle(rows, out) for out in found]
+        return events[0] if steps == 1 else [event for some in events for event in some]
+
+    def _compute(self, tokens: int, width: int, bounds: Bounds, steps: int) -> None:
+        """Run a launch: encode, then some steps in a row."""
+        mail, recorder = self._mail, self.recorder
+        mail.send(tokens, width)
+        if tokens:
+            recorder.run(("encode", tokens, bounds.source), self._encode(tokens, bounds))
+        recorder.run(("write", width, bounds), self._write(width, bounds))
+        mail.fetch(tokens, width)
+        for step in range(1, steps):
+            recorder.run(("write", width, bounds), self._write(width, bounds))
+            mail.fetch_later(width, step)
+        mail.wait()
+
+    def _steps(self, rows: np.ndarray, encoded: np.ndarray) -> int:
+        """Steps that are worth taking before the host looks: a source's end releases many words."""
+        host = self.host
+        if (host.fed[rows] & (encoded == host.length[rows])).any():
+            return STEPS
+        return min(2, max(1, int((encoded - host.read[rows]).max())))
 
     def _encode(self, tokens: int, bounds: Bounds) -> partial[None]:
         mail = self._mail
@@ -255,17 +275,18 @@ class RecordedEngine:
         mail = self._mail
         return partial(self.steps.write, mail.to_write(width), mail.from_write(width), bounds)
 
-    def _reserve(self, rows: np.ndarray, encoded: np.ndarray) -> None:
+    def _reserve(self, rows: np.ndarray, encoded: np.ndarray, steps: int) -> None:
+        most = target_positions(self.capacity)
         moved = self.source.reserve(rows, encoded)
-        moved |= self.target.reserve(rows, self.host.written[rows] + 1)
+        moved |= self.target.reserve(rows, np.minimum(self.host.written[rows] + steps, most))
         if moved:
             self.recorder.forget()
         self.source.table.upload()
         self.target.table.upload()
 
-    def _bounds(self, rows: np.ndarray, encoded: np.ndarray) -> Bounds:
+    def _bounds(self, rows: np.ndarray, encoded: np.ndarray, steps: int) -> Bounds:
         host = self.host
-        source, target = int(encoded.max()), int(host.written[rows].max()) + 1
+        source, target = int(encoded.max()), int(host.written[rows].max()) + steps
         window = smallest(WINDOWS, int((encoded - host.read[rows]).max()) + 1)
         return Bounds(
             window,
@@ -316,10 +337,10 @@ class RecordedEngine:
         host.read[rows] = after
         host.written[rows] += wrote
         host.target_info[rows] = out[5]
-        host.active[rows] = ~last
+        host.active[rows] &= ~last
         # Rows that cannot go on leave the rounds at once, without an empty round.
         able = ((flags & MAY_WRITE) > 0) | (after < host.length[rows])
-        host.going[rows] = able & ~last
+        host.going[rows] = able & host.active[rows]
         return events
 
     def _events(

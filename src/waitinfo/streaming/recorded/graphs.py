@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 
@@ -16,20 +17,24 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.active = device.type == "cuda"
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self.active else None
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle() if self.active else None
 
     def knows(self, key: Hashable) -> bool:
         """Whether nothing needs to be recorded before `run`."""
-        return not self.active or key in self._graphs
+        return not self.active or key in self.graphs
 
     @property
     def recorded(self) -> int:
-        return sum(graph is not None for graph in self._graphs.values())
+        return sum(graph is not None for graph in self.graphs.values())
 
     def forget(self) -> None:
         """Drop all recordings: memory that they use has moved."""
-        self._graphs.clear()
+        self.graphs.clear()
+        self._pool = self._new_pool()  # that of the recordings goes with the last of them
 
     def record(self, key: Hashable, compute: Callable[[], None]) -> None:
         """Record a step. It runs a few times for that, on inputs that must not matter."""
@@ -50,12 +55,12 @@ class Recorder:
             logging.getLogger(__name__).warning(
                 "a step cannot be recorded, so it runs slower: %s", str(error).split("\n")[0]
             )
-            self._graphs[key] = None
+            self.graphs[key] = None
             return
-        self._graphs[key] = graph
+        self.graphs[key] = graph
 
     def run(self, key: Hashable, compute: Callable[[], None]) -> None:
-        graph = self._graphs.get(key)
+        graph = self.graphs.get(key)
         if graph is None:
             compute()
         else:

@@ -88,11 +88,11 @@ class HostState:
             self.fed[slot] = True
         self.length[slot] = end + complete
 
-    def receive(self, slots: np.ndarray, at: np.ndarray, info: np.ndarray) -> None:
-        """Add the info of source tokens, ordered by slot and position, to the running totals."""
-        starts = np.flatnonzero(np.diff(slots, prepend=-1))
-        turn = np.arange(len(slots)) - np.repeat(starts, np.diff(starts, append=len(slots)))
-        for nth in range(int(turn.max(initial=-1)) + 1):
+    def receive(
+        self, slots: np.ndarray, at: np.ndarray, turn: np.ndarray, info: np.ndarray
+    ) -> None:
+        """Add the info of source tokens to the totals, in turn where a slot has several."""
+        for nth in range(int(turn.max()) + 1):
             some = turn == nth
             slot, place = slots[some], at[some]
             self.received[slot, place + 1] = self.received[slot, place] + info[some]

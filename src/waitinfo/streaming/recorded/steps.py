@@ -38,6 +38,7 @@ WRITE_IN = 5  # slot, source tokens fed, of these encoded, flags, dial
 WRITE_OUT = 6  # tokens read before and after the step, flags, token, its info, total target info
 FED, RESTARTED = 1, 2  # flags in
 WROTE, LAST, BROKEN, MAY_WRITE = 1, 2, 4, 8  # flags out
+NEVER = 1 << 40  # tokens to read before the next attempt of a row that has ended
 
 
 class Bounds(NamedTuple):
@@ -83,9 +84,11 @@ class Steps:
     def write(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """READ until the policy wants to WRITE, then compute and maybe WRITE the next token.
 
-        inputs [5, R] -> out [6, R], float64. Rows without enough input only READ.
+        inputs [5, R] -> out [6, R], float64. Rows without enough input only READ. The inputs are
+        left ready for a second step after this one.
         """
         row = self._rows(inputs)
+        inputs[3] %= RESTARTED
         ready = self._read_on(row, bounds.window)
         step = self._step(row, bounds)
         info = self._token_info(step.tokens, row.written + 1)
@@ -104,6 +107,7 @@ class Steps:
         last = wrote & ((step.tokens == EOS) | full)
         # A refused row needs at least one more source token for its next attempt.
         row.least = torch.where(refused, before + 1, row.least)
+        row.least = torch.where(last, NEVER, row.least)
         more = refused & (before < row.encoded)
         row.source_info = row.source_info + torch.where(more, self._source_info(row), 0.0)
         row.read = before + more
@@ -162,16 +166,17 @@ class Steps:
         may = may & (reads <= row.encoded[:, None])
         first = torch.where(may, offsets, window).amin(1)
         ready = first < window
-        furthest = (row.encoded - row.read).clamp_max(window - 1)
+        furthest = (row.encoded - row.read).clamp(0, window - 1)
+        furthest = torch.where(row.least == NEVER, 0, furthest)
         moved = torch.where(ready, first, furthest)
         row.source_info = totals.gather(1, moved[:, None])[:, 0]
         row.read = row.read + moved
         return ready
 
     def _may_write(self, policy: PolicyState, least: Tensor) -> Tensor:
-        within = policy.written < length_limit(policy.read)
-        due = (policy.read > 0) & (policy.read >= least) & within
-        return policy.complete | (due & self.system.ready(policy))
+        within = (policy.read > 0) & (policy.written < length_limit(policy.read))
+        ready = policy.complete | (within & self.system.ready(policy))
+        return ready & (policy.read >= least)
 
     def _step(self, row: _Row, bounds: Bounds) -> Step:
         """The best next token of every row, from the source it has read."""
