@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 setup: $(READY)
 
 # torch first and by its exact version: the CPU build is a tenth of the size of the others.
-$(READY): pyproject.toml Makefile
+$(READY): pyproject.toml setup.py Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'

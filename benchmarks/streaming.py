@@ -50,7 +50,7 @@ def pretend_written(engine: AnyEngine, slot: int, count: int) -> None:
         engine.host.written[slot] = count
         engine.steps.state.counts[slot, WRITTEN] = count
     else:
-        engine.state.policy.written[slot] = count
+        engine.state.written[slot] = count
 
 
 def sentence(draw: random.Random, length: int) -> list[int]:

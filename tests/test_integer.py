@@ -40,20 +40,26 @@ def linear(outputs: int, inputs: int, bias: bool = True) -> tuple[IntegerLinear,
 
 
 @pytest.mark.parametrize("inputs", [8, 64, 2048])
-@pytest.mark.parametrize("instructions", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 60])
+@pytest.mark.parametrize("ways", ["packed plain", "packed", "plain", ""])
 def test_products_are_exact(
-    inputs: int, instructions: bool, monkeypatch: pytest.MonkeyPatch
+    inputs: int, rows: int, ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against int64, at the largest sums there can be too; with and without integer products."""
-    if not instructions:
-        monkeypatch.setattr(integer, "integer_product_works", lambda: False)
+    """Against int64, at the largest sums there can be too; by every way to multiply."""
+    for way in ("packed", "plain"):
+        check = {"packed": "packed_product_works", "plain": "integer_product_works"}[way]
+        if way not in ways:
+            monkeypatch.setattr(integer, check, lambda: False)
+        elif not getattr(integer, check)():
+            pytest.skip(f"this CPU has no exact {way} product")
     torch.manual_seed(inputs)
-    rows = torch.randint(-127, 128, (5, inputs))
+    left = torch.randint(-127, 128, (rows, inputs))
     weight = torch.randint(-127, 128, (24, inputs), dtype=torch.int8)
-    rows[0], weight[0] = 127, 127
-    rows[1], weight[1] = -127, 127
-    found = integer.multiply(rows.float(), weight)
-    assert torch.equal(found.long(), rows @ weight.long().t())
+    left[0], weight[0] = 127, 127
+    left[-1], weight[1] = -127, 127
+    factor = torch.rand(24)
+    found = integer.IntegerMatrix(weight, factor).multiply(left.float())
+    assert torch.equal(found, (left @ weight.long().t()).float() * factor)
 
 
 def test_a_row_is_rounded_to_its_own_scale() -> None:
@@ -106,7 +112,8 @@ def test_rounding_leaves_few_bits() -> None:
     assert ((rounded - x).abs() <= largest / 2**exact.SCORE_BITS).all()
     units = rounded / 2 ** (largest.log2().floor() - exact.SCORE_BITS - 1)
     assert torch.equal(units, units.round()), "multiples of a power of two"
-    assert torch.equal(exact.round_to(torch.tensor([0.3, -0.3]), 2), torch.tensor([0.25, -0.25]))
+    c = exact.rounding_constant(2)
+    assert torch.equal(torch.tensor([0.3, -0.3]) + c - c, torch.tensor([0.25, -0.25]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,10 +123,10 @@ def test_padding_changes_no_bit_of_attention(
 ) -> None:
     """One query alone, and among others, behind which keys are hidden."""
     torch.manual_seed(seed)
-    bits = exact.value_bits(60.0)
+    c = exact.rounding_constant(exact.value_bits(60.0))
     queries = exact.round_rows(torch.randn(company, 2, 3, 64))
     keys = exact.round_rows(torch.randn(company, 2, length + padding, 64) * 3)
-    values = exact.round_to(torch.randn(company, 2, length + padding, 64) * 10, bits)
+    values = torch.randn(company, 2, length + padding, 64) * 10 + c - c
     bias = torch.randn(company, 1, 3, length + padding)
     bias[..., length:] = -torch.inf
     together = exact.attend(queries, keys, values, bias)

@@ -58,7 +58,7 @@ def test_it_translates(translator: Translator) -> None:
 def test_streams_write_what_a_decoder_without_caches_writes(
     translator: Translator, k: float
 ) -> None:
-    loaded = load_model(find_model(None))
+    loaded = load_model(find_model(None), dtype="auto")
     source, target = loaded.vocabulary.source, loaded.vocabulary.target
     tokens = [source.encode(text) for text in PAIRS]
     expected = uncached_decodes(loaded.model, loaded.system, tokens, [k] * len(tokens))

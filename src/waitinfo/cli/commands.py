@@ -79,8 +79,13 @@ def translate(
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "float32",
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto",
     threads: Annotated[
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
@@ -163,8 +168,13 @@ def evaluate(
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "float32",
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.

@@ -18,7 +18,7 @@ from waitinfo.systems import System
 def load(
     path: Path | None,
     device: str,
-    dtype: str = "float32",
+    dtype: str = "auto",
     system: str | None = None,
     settings: Sequence[str] = (),
 ) -> LoadedModel:

@@ -10,10 +10,18 @@ from torch.nn import functional as F
 
 from waitinfo.model.attention import CrossAttention, SelfAttention
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.exact import ExactCrossAttention, ExactSelfAttention, value_bits
+from waitinfo.model.exact import (
+    ExactCrossAttention,
+    ExactNorm,
+    ExactResidual,
+    ExactSelfAttention,
+    JointMemory,
+    value_bits,
+)
 from waitinfo.model.info import InfoQuantizer, TokenInfo
-from waitinfo.model.integer import IntegerEmbedding, IntegerLinear
+from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
+from waitinfo.model.native import NativeModel, library
 from waitinfo.model.quantize import SCALE, dequantize
 from waitinfo.model.transformer import Transformer
 
@@ -23,7 +31,7 @@ MARGIN = 1.25  # on bounds of values, for the rounding of inputs and weights to 
 def integer_model(config: ModelConfig, stored: dict[str, Tensor]) -> Transformer:
     """Build a model whose matrices stay integers.
 
-    Info is computed in float64 and given in float32, since sums of it decide.
+    Info is as precise as in float32, since sums of it decide.
     """
     with torch.device("meta"):
         model = Transformer(config)
@@ -41,6 +49,11 @@ class _Conversion:
             if name + SCALE in weights
         }
         self.bound = self._input_bound()
+        self.info = {
+            name: (tensor, weights.get(name + SCALE))
+            for name, tensor in weights.items()
+            if name.endswith("quantizer.hidden.weight")
+        }
 
     def run(self) -> Transformer:
         model = self.model
@@ -49,48 +62,76 @@ class _Conversion:
         model.source_embedding = source  # type: ignore[assignment]
         target = source if joint else self._embedding("target_embedding")
         model.target_embedding = target  # type: ignore[assignment]
+        if model.config.cross_attention == CrossAttention.name:
+            model.joint_memory = self._joint_memory()
         for side, layers in (("encoder", model.encoder_layers), ("decoder", model.decoder_layers)):
             for number, layer in enumerate(layers):
                 self._layer(layer, f"{side}_layers.{number}")
+        if model.config.norm == "pre":
+            model.encoder_norm = ExactNorm(model.encoder_norm)  # type: ignore[arg-type,assignment]
+            model.decoder_norm = ExactNorm(model.decoder_norm)  # type: ignore[arg-type,assignment]
         rest = {name: tensor.float() for name, tensor in dequantize(self.weights).items()}
         unexpected = model.load_state_dict(rest, strict=False, assign=True).unexpected_keys
         missing = [name for name, tensor in model.named_parameters() if tensor.is_meta]
         if missing or unexpected:
             raise KeyError((missing + unexpected)[0])
-        self._exact_info(model.source_info, source)
-        self._exact_info(model.target_info, target)
+        self._exact_info(model.source_info, "source_info", source)
+        self._exact_info(model.target_info, "target_info", target)
         for layer in model.decoder_layers:
             _widen(layer.cross)  # type: ignore[arg-type]
         if model.write_head is not None:
             model.write_head = model.write_head.double()
-        return model.eval()
+        code = library()
+        fits = model.joint_memory is not None and NativeModel.fits(model.config)
+        if code is not None and fits:
+            model.native = NativeModel(model, code)
+        return model.eval().requires_grad_(False)
 
     def _layer(self, layer: nn.Module, name: str) -> None:
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         layer.feed_forward.inner = self._linear(f"{name}.feed_forward.inner")  # type: ignore[assignment]
         layer.feed_forward.out = self._linear(f"{name}.feed_forward.out")  # type: ignore[assignment]
         layer.attention = self._self_attention(layer.attention, f"{name}.attention")
+        for around in ("around_attention", "around_cross", "around_feed_forward"):
+            if (residual := getattr(layer, around, None)) is not None:
+                setattr(layer, around, ExactResidual(residual.norm, residual.before))
         if isinstance(layer, DecoderLayer):
             layer.cross = self._cross_attention(layer.cross, f"{name}.cross")
 
     def _self_attention(self, attention: SelfAttention, name: str) -> ExactSelfAttention:
         bits = self._value_bits(f"{name}.project")
+        self._scale_queries(f"{name}.project", attention.heads)
         project, out = (self._linear(f"{name}.{part}") for part in ("project", "out"))
         return ExactSelfAttention(project, out, attention.heads, bits)
 
     def _cross_attention(self, cross: CrossAttention, name: str) -> CrossAttention:
         if type(cross) is CrossAttention:
-            bits = self._value_bits(f"{name}.project")
-            queries, project, out = (
-                self._linear(f"{name}.{part}") for part in ("queries", "project", "out")
-            )
-            return ExactCrossAttention(queries, project, out, cross.heads, bits)
+            self._scale_queries(f"{name}.queries", cross.heads)
+            queries, out = (self._linear(f"{name}.{part}") for part in ("queries", "out"))
+            return ExactCrossAttention(queries, out, cross.heads)
         # Other attention is computed in float64, where the order of sums hardly shows.
         cross.dtype = torch.float64
         for part in ("queries", "project"):
             setattr(cross, part, self._linear(f"{name}.{part}", torch.float64))
         cross.out = self._linear(f"{name}.out")  # type: ignore[assignment]
         return cross
+
+    def _joint_memory(self) -> JointMemory:
+        names = [f"decoder_layers.{i}.cross.project" for i in range(len(self.model.decoder_layers))]
+        bits = [self._value_bits(name) for name in names]
+        matrices = [self._matrix(f"{name}.weight") for name in names]
+        weight, scale = (torch.cat(parts) for parts in zip(*matrices, strict=True))
+        bias = torch.cat([self.weights.pop(f"{name}.bias") for name in names])
+        return JointMemory(IntegerLinear(weight, scale, bias), self.model.config.heads, bits)
+
+    def _scale_queries(self, name: str, heads: int) -> None:
+        """Multiply the rows that make the queries with the factor of the scores."""
+        width = self.model.config.width
+        factor = (width // heads) ** -0.5
+        for part in (f"{name}.weight{SCALE}", f"{name}.bias"):
+            scaled = self.weights[part].float().clone()
+            scaled[:width] *= factor
+            self.weights[part] = scaled
 
     def _linear(self, name: str, out: torch.dtype = torch.float32) -> IntegerLinear:
         weight, scale = self._matrix(f"{name}.weight")
@@ -102,13 +143,14 @@ class _Conversion:
     def _matrix(self, name: str) -> tuple[Tensor, Tensor]:
         return self.weights.pop(name), self.weights.pop(name + SCALE)
 
-    def _exact_info(self, info: TokenInfo | None, embedding: IntegerEmbedding) -> None:
+    def _exact_info(self, info: TokenInfo | None, name: str, embedding: IntegerEmbedding) -> None:
         if info is None:
             return
         if info.kind == "norm":
-            info.tabulate(embedding.weight.float() * embedding.scale[:, None])
+            info.tabulate(embedding.weight.float() * embedding.scale)
         elif info.kind == "attention":
-            info.quantizer = ExactInfoQuantizer(info.quantizer)
+            hidden = PreciseMatrix(*self.info[f"{name}.quantizer.hidden.weight"])
+            info.quantizer = ExactInfoQuantizer(hidden, info.quantizer.out.weight[0])
 
     def _input_bound(self) -> float:
         """No input of a projection is longer: a normalised vector, or an embedded token."""
@@ -131,15 +173,20 @@ class _Conversion:
 
 
 class ExactInfoQuantizer(InfoQuantizer):
-    """Info in float32, computed in float64: the same in any company."""
+    """Info in float32, the same bits whatever else is computed with it."""
 
-    def __init__(self, quantizer: InfoQuantizer) -> None:
+    def __init__(self, hidden: PreciseMatrix, out: Tensor) -> None:
         nn.Module.__init__(self)
-        self.hidden, self.out = quantizer.hidden.double(), quantizer.out.double()
+        self.hidden = hidden  # type: ignore[assignment]
+        self.weight: Tensor
+        self.register_buffer("weight", out.detach().double())
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, T]."""
-        return super().forward(x.double()).float()
+        hidden = self.hidden.forward(torch.tanh(x).view(-1, x.shape[-1])).tanh_()
+        # In float64 the order of a sum changes nothing that float32 would show.
+        total = (hidden * self.weight).sum(-1).sigmoid_().mul_(2)
+        return total.float().view(x.shape[:-1])
 
 
 class DoubleLinear(nn.Linear):

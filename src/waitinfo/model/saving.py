@@ -17,7 +17,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
-from waitinfo.model.quantize import dequantize, quantize
+from waitinfo.model.quantize import SCALE, dequantize, quantize
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
@@ -26,6 +26,7 @@ from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
+AUTO = "auto"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -91,10 +92,13 @@ def load_model(
     system: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> LoadedModel:
-    """Load a model or run folder for translation, with its own system or a compatible one."""
+    """Load a model or run folder for translation, with its own system or a compatible one.
+
+    dtype `auto`: integers on a CPU if they are stored, else float32.
+    """
     folder = resolve_model(path)
-    if dtype not in STORED:
-        raise unknown("dtype", dtype, STORED)
+    if dtype not in (AUTO, *STORED):
+        raise unknown("dtype", dtype, (AUTO, *STORED))
     config = read_config(folder)
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
@@ -104,7 +108,11 @@ def load_model(
     if dtype == "int8" and torch.device(device).type != "cpu":
         raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
-        model = _build_model(model_config, load_stored(folder), dtype)
+        stored = load_stored(folder)
+        if dtype == AUTO:
+            packed = any(name.endswith(SCALE) for name in stored)
+            dtype = "int8" if packed and torch.device(device).type == "cpu" else "float32"
+        model = _build_model(model_config, stored, dtype)
     except (RuntimeError, KeyError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:

@@ -24,13 +24,14 @@ from waitinfo.model.attention import (
     SelfView,
     SourceView,
 )
-from waitinfo.model.cache import KeyValueCache
+from waitinfo.model.cache import KeyValueCache, LayerCaches
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.cudnn import without_cudnn_attention
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
-from waitinfo.model.integer import IntegerEmbedding
+from waitinfo.model.integer import IntegerEmbedding, IntegerMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
+from waitinfo.model.native import NativeModel
 from waitinfo.model.precision import product_dtype
 from waitinfo.text.special import PAD
 
@@ -50,6 +51,7 @@ class Encoded:
 
     memories: list[Memory]
     info: Tensor | None  # [B, S]
+    joint: Tensor | None = None  # [B, S, layers, 2, H, d/H]: all memories in one, if so computed
 
     @property
     def width(self) -> int:
@@ -110,6 +112,8 @@ class Transformer(nn.Module):
         last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
+        self.joint_memory: nn.Module | None = None  # makes all memories at once; see `conversion`
+        self.native: NativeModel | None = None  # the same layers in compiled code
         self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
         self.before_loss: Callable[[], None] | None = (
             None  # called before each loss; set by `training.fusing`
@@ -163,17 +167,32 @@ class Transformer(nn.Module):
         return dtype if dtype.is_floating_point else torch.float32
 
     def parameter_count(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
+        integers = [module for module in self.modules() if isinstance(module, IntegerMatrix)]
+        return sum(parameter.numel() for parameter in self.parameters()) + sum(
+            matrix.size for matrix in integers
+        )
 
     # Embedding
 
-    def embed_source(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
-        """Embed tokens [B, S] at positions at [B, S] (default 0, 1, …)."""
-        return self._embed(self.source_embedding, self.source_info, tokens, at)
+    def embed_source(
+        self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
+    ) -> Embedded:
+        """Embed tokens [B, S] at positions at [B, S] (default 0, 1, …).
 
-    def embed_target(self, tokens: Tensor, at: Tensor | None = None) -> Embedded:
+        table: position embeddings made by `position_table`, with a row for every position in `at`.
+        """
+        return self._embed(self.source_embedding, self.source_info, tokens, at, table)
+
+    def embed_target(
+        self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
+    ) -> Embedded:
         """Embed decoder inputs [B, T], which start with begin-of-sequence."""
-        return self._embed(self.target_embedding, self.target_info, tokens, at)
+        return self._embed(self.target_embedding, self.target_info, tokens, at, table)
+
+    def position_table(self, positions: int) -> Tensor:
+        """Embeddings of the first positions, [positions, d], to look them up."""
+        row = torch.arange(positions, device=self.device)[None]
+        return sinusoids(row, self.config.width)[0].to(self.dtype)
 
     def _embed(
         self,
@@ -181,9 +200,12 @@ class Transformer(nn.Module):
         token_info: TokenInfo | None,
         tokens: Tensor,
         at: Tensor | None,
+        table: Tensor | None,
     ) -> Embedded:
         x = embedding(tokens) * math.sqrt(self.config.width)
-        if at is None:
+        if at is not None and table is not None:
+            positions = table[at]
+        elif at is None:
             row = torch.arange(tokens.shape[1], device=tokens.device)[None]
             positions, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
         else:
@@ -202,7 +224,7 @@ class Transformer(nn.Module):
         x = source.x
         for layer in self.encoder_layers:
             x = layer(x, view)
-        return Encoded(self._memories(x), source.info)
+        return self._encoded(x, source.info)
 
     @without_cudnn_attention
     def extend(
@@ -217,11 +239,15 @@ class Transformer(nn.Module):
         x = source.x
         for layer, cache in zip(self.encoder_layers, caches, strict=True):
             x = layer(x, view, cache)
-        return Encoded(self._memories(x), source.info)
+        return self._encoded(x, source.info)
 
-    def _memories(self, x: Tensor) -> list[Memory]:
+    def _encoded(self, x: Tensor, info: Tensor | None) -> Encoded:
         states = self.encoder_norm(x)
-        return [cross.memory(states) for cross in self._crosses()]
+        if self.joint_memory is None:
+            return Encoded([cross.memory(states) for cross in self._crosses()], info)
+        joint = self.joint_memory(states)
+        layers = joint.permute(2, 3, 0, 4, 1, 5).unbind()  # [2, B, H, S, d/H] each
+        return Encoded([Memory(layer[0], layer[1]) for layer in layers], info, joint)
 
     def _crosses(self) -> list[CrossAttention]:
         return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
@@ -318,24 +344,30 @@ class Transformer(nn.Module):
             read_bias = cross_bias(read, encoded.width, weight)
         return SourceView(visible, bias, k, read_bias, target.at, streaming=streaming)
 
-    def new_caches(self, layers: int, rows: int, capacity: int) -> list[KeyValueCache]:
+    def new_caches(self, layers: int, rows: int, capacity: int) -> LayerCaches:
         """Empty caches, one per layer."""
         heads = self.config.heads
         like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
-        return [KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers)]
+        if isinstance(self.target_embedding, IntegerEmbedding):
+            shape = (layers, 2, rows, heads, capacity, width)
+            return LayerCaches.of(like.new_zeros(shape))
+        return LayerCaches(KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers))
 
-    def new_memories(self, rows: int, capacity: int) -> list[KeyValueCache]:
+    def new_memories(self, rows: int, capacity: int) -> LayerCaches:
         """Empty caches of source keys and values, one per decoder layer."""
         heads = self.config.heads
         like = torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
-        return [
+        if self.joint_memory is not None:
+            layers = self.config.decoder_layers
+            return LayerCaches.of(like.new_zeros(layers, 2, rows, heads, capacity, width))
+        return LayerCaches(
             KeyValueCache(
                 rows, heads, capacity, width, like.to(cross.dtype or like.dtype), cross.key_vectors
             )
             for cross in self._crosses()
-        ]
+        )
 
     def new_states(self, rows: int) -> list[Tensor]:
         """Initial states [rows, H] of each layer's cross-attention; empty if it has no state."""

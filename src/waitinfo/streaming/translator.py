@@ -162,7 +162,7 @@ def shown_text(events: Iterable[Event]) -> str:
 def load(
     model: str | Path | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = "auto",
     streams: int = 32,
     capacity: int = 256,
     ending: str = "guard",
@@ -173,7 +173,8 @@ def load(
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
-    or change options of its own. `observer` is told about every round.
+    or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
+    `observer` is told about every round.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
     return Translator(loaded, streams, capacity, ending, observer)

@@ -6,13 +6,16 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from waitinfo.model.attention import CachePosition, Memory
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import LayerCaches, Rows
+from waitinfo.model.native import NativeCaches, NativeModel
 from waitinfo.model.transformer import Encoded, Transformer
-from waitinfo.streaming.engine.slots import Slots
+from waitinfo.streaming.engine.slots import Numbers, Slots
+from waitinfo.streaming.engine.slots import Rows as Chosen
 from waitinfo.text.special import PAD
 
 PASS_TOKENS = 8192  # source tokens in one pass, padding counted
@@ -26,35 +29,47 @@ class SourceEncoder:
     source, and encodes it at once.
     """
 
-    def __init__(self, model: Transformer, slots: Slots, round_tokens: int) -> None:
-        self.model, self.slots, self.round_tokens = model, slots, round_tokens
+    def __init__(
+        self, model: Transformer, slots: Slots, round_tokens: int, native: NativeModel | None
+    ) -> None:
+        self.model, self.slots, self.round_tokens, self.native = model, slots, round_tokens, native
         self.causal = model.config.encoder == "causal"
         # One position more than a source can use: padding of a shared pass is stored there.
         width = slots.capacity + 1
         layers = model.config.encoder_layers if self.causal else 0
-        self.caches = model.new_caches(layers, slots.count, width)
-        self.memory = model.new_memories(slots.count, width)
+        self.positions = model.position_table(width)
+        self.caches: LayerCaches | NativeCaches
+        self.memory: LayerCaches | NativeCaches
+        if native is not None:
+            self.caches = native.new_caches(layers, slots.count, width)
+            self.memory = native.new_caches(model.config.decoder_layers, slots.count, width)
+        else:
+            self.caches = model.new_caches(layers, slots.count, width)
+            self.memory = model.new_memories(slots.count, width)
         self.has_info = model.source_info is not None
         exact = torch.promote_types(model.dtype, torch.float32)
         self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
 
     def clear(self, slot: int) -> None:
         """Remove every number of a slot: a stored NaN would spread even from masked positions."""
-        for cache in (*self.caches, *self.memory):
-            cache.clear(slot)
+        self.caches.erase(slot)
+        self.memory.erase(slot)
         self.info[slot] = 1
 
     def view(self, rows: Rows, length: int) -> Encoded:
         """The first `length` encoded positions of some rows."""
+        assert isinstance(self.memory, LayerCaches)
         memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
         return Encoded(memories, rows.take(self.info[:, :length]) if self.has_info else None)
 
-    def available(self, slot: int) -> int:
-        """Source tokens that a slot may have read by now."""
+    def available(self, rows: Chosen) -> Chosen:
+        """Source tokens that each row may have read by now."""
+        slots = self.slots
         if self.causal:
-            return self.slots.encoded[slot]
-        waiting = self.slots.fed[slot] and not self.slots.encoded[slot]
-        return int(self.slots.policy.read[slot]) if waiting else len(self.slots.sources[slot])
+            return slots.encoded[rows]
+        arrived = np.array([len(slots.sources[slot]) for slot in rows.tolist()])
+        fed = np.array([slots.fed[slot] for slot in rows.tolist()])
+        return np.where(fed & (slots.encoded[rows] == 0), slots.read[rows], arrived)
 
     def preview(self, slot: int) -> None:
         """The info of source tokens that a bidirectional encoder cannot encode yet."""
@@ -63,7 +78,7 @@ class SourceEncoder:
         tokens = torch.tensor([self.slots.sources[slot]], device=self.model.device)
         info = self.model.embed_source(tokens).info
         if info is not None:
-            self.slots.receive(slot, 0, info[0].double().cpu())
+            self.slots.receive(slot, 0, info[0].double().cpu().numpy())
 
     def advance(self, rows: Sequence[int]) -> list[int]:
         """Encode what has arrived, within the budget of a round.
@@ -84,7 +99,7 @@ class SourceEncoder:
         """Source tokens that can be encoded now."""
         if not self.causal and not self.slots.fed[slot]:
             return 0
-        return len(self.slots.sources[slot]) - self.slots.encoded[slot]
+        return len(self.slots.sources[slot]) - int(self.slots.encoded[slot])
 
     def _shares(self, waiting: list[int]) -> dict[int, int]:
         """How many tokens each slot encodes in this round.
@@ -101,20 +116,54 @@ class SourceEncoder:
 
     def _encode(self, group: list[int], counts: list[int]) -> list[int]:
         slots, model = self.slots, self.model
-        starts = [slots.encoded[slot] for slot in group]
+        starts = slots.encoded[group].tolist()
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        if self.causal and self.native is not None:
+            return self._encode_natively(self.native, group, starts, ends)
         tokens, at = self._block(group, starts, ends)
         rows = Rows.of(group, model.device)
         if self.causal:
-            source = model.embed_source(tokens, at)
+            source = model.embed_source(tokens, at, self.positions)
+            assert isinstance(self.caches, LayerCaches)
             encoded = model.extend(source, self.caches, CachePosition(rows, at, max(ends) + 1))
         else:
             positions = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
-            source = model.embed_source(tokens, positions)
+            source = model.embed_source(tokens, positions, self.positions)
             encoded = model.encode(source, torch.tensor(ends, device=at.device))
         self._store(group, starts, ends, rows, at, encoded)
         sums = encoded.memories[0].values.sum((1, 2, 3), dtype=torch.float32).tolist()
         return [slot for slot, total in zip(group, sums, strict=True) if not math.isfinite(total)]
+
+    def _encode_natively(
+        self, native: NativeModel, group: list[int], starts: list[int], ends: list[int]
+    ) -> list[int]:
+        """The same by compiled code, which needs no padding."""
+        pieces = list(zip(group, starts, ends, strict=True))
+        tokens = [t for slot, start, end in pieces for t in self.slots.sources[slot][start:end]]
+        counts = np.array(ends) - np.array(starts)
+        rows = np.repeat(np.array(group, np.int32), counts)
+        at = np.concatenate([np.arange(start, end) for _, start, end in pieces])
+        source = self.model.embed_source(
+            torch.tensor([tokens]), torch.from_numpy(at)[None], self.positions
+        )
+        x = source.x[0].numpy()
+        info = None if source.info is None else source.info[0].numpy()
+        aware = info if self.model.config.info_self_attention else None
+        assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
+        native.encode(x, rows, at.astype(np.int32), aware, self.caches, self.memory)
+        first = np.cumsum(counts) - counts  # of each row
+        if info is not None:
+            self.info.numpy()[rows, at] = info
+            totals = info.astype(np.float64)
+            if len(totals) == len(group):
+                self.slots.receive_one(np.array(group), np.array(starts), totals)
+            else:
+                parts = np.split(totals, first[1:])
+                for slot, start, some in zip(group, starts, parts, strict=True):
+                    self.slots.receive(slot, start, some)
+        self.slots.encoded[group] = ends
+        finite = np.isfinite(np.add.reduceat(x.sum(1), first))
+        return [slot for slot, good in zip(group, finite, strict=True) if not good]
 
     def _block(self, group: list[int], starts: list[int], ends: list[int]) -> tuple[Tensor, Tensor]:
         """Tokens to encode and their positions: [R, T] each.
@@ -140,12 +189,33 @@ class SourceEncoder:
         at: Tensor,
         encoded: Encoded,
     ) -> None:
-        for cache, memory in zip(self.memory, encoded.memories, strict=True):
-            cache.put(memory.keys, memory.values, rows, at)
+        if isinstance(self.memory, NativeCaches):
+            self._store_natively(group, ends, encoded)
+        elif encoded.joint is not None:
+            assert self.memory.joint is not None
+            self.memory.joint[:, :, rows.index[:, None], :, at] = encoded.joint
+        else:
+            for cache, memory in zip(self.memory, encoded.memories, strict=True):
+                cache.put(memory.keys, memory.values, rows, at)
         if encoded.info is not None:
             self.info[rows.index[:, None], at] = encoded.info.to(self.info.dtype)
-            infos = encoded.info.double().cpu()
-            for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
-                self.slots.receive(slot, start, info[: end - start])
-        for slot, end in zip(group, ends, strict=True):
-            self.slots.encoded[slot] = end
+            self._receive(group, starts, ends, encoded.info.double().cpu().numpy())
+        self.slots.encoded[group] = ends
+
+    def _store_natively(self, group: list[int], ends: list[int], encoded: Encoded) -> None:
+        """Of whole sources, each from its first position on."""
+        assert self.native is not None and encoded.joint is not None
+        assert isinstance(self.memory, NativeCaches)
+        rows = np.repeat(np.array(group, np.int32), ends)
+        at = np.concatenate([np.arange(end, dtype=np.int32) for end in ends])
+        tokens = torch.cat([row[:end] for row, end in zip(encoded.joint, ends, strict=True)])
+        self.native.remember(tokens.contiguous().numpy(), rows, at, self.memory)
+
+    def _receive(
+        self, group: list[int], starts: list[int], ends: list[int], infos: Numbers
+    ) -> None:
+        if infos.shape[1] == 1:
+            self.slots.receive_one(np.array(group), np.array(starts), infos[:, 0])
+            return
+        for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
+            self.slots.receive(slot, start, info[: end - start])

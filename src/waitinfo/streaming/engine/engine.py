@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
-from waitinfo.streaming.engine.slots import Slots, TokenEvent, length_limit
-from waitinfo.streaming.engine.writing import TargetWriter
+from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
+from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
@@ -55,7 +55,8 @@ class Engine:
         self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
         self.has_info = model.source_info is not None
         self.state = Slots(slots, capacity)
-        self.source = SourceEncoder(model, self.state, round_tokens)
+        native = native_for(model, system)
+        self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
@@ -67,7 +68,7 @@ class Engine:
     @property
     def bytes_per_slot(self) -> int:
         """Memory that a slot takes, used or not."""
-        caches = (*self.source.caches, *self.source.memory, *self.target.caches)
+        caches = (self.source.caches, self.source.memory, self.target.caches)
         return sum(cache.nbytes for cache in caches) // self.slots
 
     @property
@@ -118,8 +119,8 @@ class Engine:
 
     def set_dial(self, slot: int, k: float) -> None:
         """Turn a slot's dial; counts from the next decision on."""
-        if self.state.policy.k[slot] != k:
-            self.state.policy.k[slot] = k
+        if self.state.k[slot] != k:
+            self.state.k[slot] = k
             self._wake(slot)
 
     def hold(self, slot: int) -> None:
@@ -170,7 +171,7 @@ class Engine:
             self._fail(self.source.advance(rows))
             rows = sorted(slot for slot in rows if slot not in self.failed)
         if rows:
-            index = torch.tensor(rows)
+            index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):
                 self._write(ready)
@@ -183,53 +184,51 @@ class Engine:
             self.failed.add(slot)
             self._rest(slot)
 
-    def _settle(self, rows: Tensor) -> None:
+    def _settle(self, rows: Rows) -> None:
         """Rows that cannot go on leave the rounds at once, without an empty round."""
-        policy, state = self.state.policy, self.state
+        state = self.state
         able = self._may_write(rows).tolist()
-        for slot, read, ready in zip(rows.tolist(), policy.read[rows].tolist(), able, strict=True):
+        for slot, read, ready in zip(rows.tolist(), state.read[rows].tolist(), able, strict=True):
             if not (state.active[slot] and (ready or read < len(state.sources[slot]))):
                 self._rest(slot)
 
-    def _read_on(self, rows: Tensor) -> Tensor:
+    def _read_on(self, rows: Rows) -> Rows:
         """Let rows READ until they may WRITE or have no more input; the rows that may."""
-        available = self._available(rows)
+        available = self.source.available(rows)
         while True:
             ready = self._may_write(rows)
-            hungry = ~ready & (self.state.policy.read[rows] < available)
+            hungry = ~ready & (self.state.read[rows] < available)
             if not hungry.any():
                 return rows[ready]
             self._events += self.state.read_next(rows[hungry])
 
-    def _may_write(self, rows: Tensor) -> Tensor:
-        policy = self.state.select(rows)
-        within = policy.written < length_limit(policy.read)
-        due = (policy.read > 0) & (policy.read >= self.state.least[rows]) & within
-        return policy.complete | (due & self.system.ready(policy))
+    def _may_write(self, rows: Rows) -> Numbers:
+        state, read = self.state, self.state.read[rows]
+        within = state.written[rows] < length_limit(read)
+        due = (read > 0) & (read >= state.least[rows]) & within
+        return state.complete[rows] | (due & self.system.ready(state.select(rows)).numpy())
 
-    def _available(self, rows: Tensor) -> Tensor:
-        return torch.tensor([self.source.available(s) for s in rows.tolist()], dtype=torch.long)
-
-    def _write(self, rows: Tensor) -> None:
+    def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""
         policy = self.state.select(rows)
-        step, infos = self.target.step(rows, policy)
-        finite = step.logits.amax(-1).isfinite().cpu()
-        self._fail(rows[~finite].tolist())
-        tokens = step.tokens.cpu()
-        accepted = policy.complete | self.system.accept(policy, step).cpu()
+        found = self.target.step(rows, policy)
+        self._fail(rows[~found.finite].tolist())
+        complete = policy.complete.numpy()
+        accepted = complete | self.system.accept(policy, found.step).cpu().numpy()
         if self.guard:
-            accepted &= policy.complete | (tokens != EOS)
-        refused = rows[~accepted & finite]
-        accepted &= finite
+            accepted &= complete | (found.tokens != EOS)
+        refused = rows[~accepted & found.finite]
+        accepted &= found.finite
         kept = rows[accepted]
-        self.target.keep_states(kept, accepted, step)
-        self._events += self.state.write(kept, tokens[accepted], infos[accepted])
-        self._read_after_refusal(refused)
+        self.target.keep(kept, accepted, found)
+        self._events += self.state.write(kept, found.tokens[accepted], found.infos[accepted])
+        if len(refused):
+            self._read_after_refusal(refused)
 
-    def _read_after_refusal(self, rows: Tensor) -> None:
+    def _read_after_refusal(self, rows: Rows) -> None:
         """A refused row needs at least one more source token for its next attempt."""
-        self.state.least[rows] = self.state.policy.read[rows] + 1
-        more = self.state.policy.read[rows] < self._available(rows)
+        read = self.state.read[rows]
+        self.state.least[rows] = read + 1
+        more = read < self.source.available(rows)
         if more.any():
             self._events += self.state.read_next(rows[more])

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems.base import PolicyState
-from waitinfo.text.special import BOS, EOS
+from waitinfo.text.special import EOS
 
 Kind = Literal["READ", "WRITE"]
 READ: Kind = "READ"
 WRITE: Kind = "WRITE"
+Rows = NDArray[np.int64]  # slots, ascending
+Numbers = NDArray[Any]
 
 
-def length_limit(read: Tensor) -> Tensor:
+def length_limit(read: Any) -> Any:
     """The largest number of tokens that may be written once `read` source tokens were read."""
     return 2 * read + 10
 
@@ -38,18 +41,22 @@ class TokenEvent(NamedTuple):
 
 
 class Slots:
-    """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence."""
+    """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence.
+
+    Kept in NumPy arrays: on a few numbers they are several times as fast as tensors.
+    """
 
     def __init__(self, count: int, capacity: int) -> None:
         self.count, self.capacity = count, capacity
-        self.policy = _blank_policy(count)
-        self.least = torch.zeros(count, dtype=torch.long)  # tokens to read before the next attempt
-        self.inputs = torch.full((count,), BOS)  # the decoder's next input
+        self.k, self.source_info, self.target_info = np.zeros((3, count))
+        self.read, self.written = np.zeros((2, count), dtype=np.int64)
+        self.complete = np.zeros(count, dtype=bool)
+        self.least = np.zeros(count, dtype=np.int64)  # tokens to read before the next attempt
         # Total info after 0, 1, … source tokens.
-        self.received = torch.zeros(count, capacity + 1, dtype=torch.float64)
+        self.received = np.zeros((count, capacity + 1))
         self.sources: list[list[int]] = [[] for _ in range(count)]
         self.targets: list[list[int]] = [[] for _ in range(count)]
-        self.encoded = [0] * count  # source tokens in the caches
+        self.encoded = np.zeros(count, dtype=np.int64)  # source tokens in the caches
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
@@ -74,11 +81,10 @@ class Slots:
         self.sources[slot], self.encoded[slot] = [], 0
         self.targets[slot], self.seen[slot] = [], 0
         self.fed[slot], self.active[slot] = False, True
-        self.inputs[slot] = BOS
-        self.least[slot] = 0
-        for field in fields(PolicyState):
-            getattr(self.policy, field.name)[slot] = 0
-        self.policy.k[slot] = k
+        for numbers in (self.read, self.written, self.complete, self.least):
+            numbers[slot] = 0
+        self.source_info[slot] = self.target_info[slot] = 0
+        self.k[slot] = k
 
     def room(self, slot: int) -> int:
         """Source tokens a slot can still take, with room left for end-of-sentence."""
@@ -93,73 +99,48 @@ class Slots:
         self.sources[slot] += [*tokens, EOS] if complete else tokens
         self.fed[slot] |= complete
 
-    def receive(self, slot: int, start: int, info: Tensor) -> None:
+    def receive(self, slot: int, start: int, info: Numbers) -> None:
         """Add the info of the source tokens from `start` on to the running totals."""
         end = start + len(info)
-        self.received[slot, start + 1 : end + 1] = info.cumsum(0) + self.received[slot, start]
+        self.received[slot, start + 1 : end + 1] = info.cumsum() + self.received[slot, start]
 
-    def select(self, rows: Tensor) -> PolicyState:
+    def receive_one(self, rows: Rows, starts: Rows, info: Numbers) -> None:
+        """The same for one token of each of several rows."""
+        self.received[rows, starts + 1] = self.received[rows, starts] + info
+
+    def select(self, rows: Rows) -> PolicyState:
         """The policy state of some rows."""
-        return PolicyState(
-            **{f.name: getattr(self.policy, f.name)[rows] for f in fields(PolicyState)}
-        )
+        return PolicyState(*(torch.from_numpy(getattr(self, name)[rows]) for name in _FIELDS))
 
-    def read_next(self, rows: Tensor) -> list[TokenEvent]:
+    def read_next(self, rows: Rows) -> list[TokenEvent]:
         """One more source token each."""
-        policy = self.policy
-        before = policy.source_info[rows]
-        policy.read[rows] += 1
-        read = policy.read[rows]
-        policy.source_info[rows] = self.received[rows, read]
-        infos = (policy.source_info[rows] - before).tolist()
+        before = self.source_info[rows]
+        read = self.read[rows] + 1
+        total = self.received[rows, read]
+        self.read[rows], self.source_info[rows] = read, total
+        written, used = self.written[rows], self.target_info[rows]
+        columns = (rows, read, total - before, written, total, used)
         events = []
-        for slot, count, info in zip(rows.tolist(), read.tolist(), infos, strict=True):
-            policy.complete[slot] = self.fed[slot] and count == len(self.sources[slot])
-            events.append(self._event(slot, READ, self.sources[slot][count - 1], info))
+        for slot, count, info, *state in zip(*(c.tolist() for c in columns), strict=True):
+            source = self.sources[slot]
+            if self.fed[slot] and count == len(source):
+                self.complete[slot] = True
+            events.append(TokenEvent(slot, READ, source[count - 1], info, count, *state))
         return events
 
-    def write(self, rows: Tensor, tokens: Tensor, infos: Tensor) -> list[TokenEvent]:
+    def write(self, rows: Rows, tokens: Numbers, infos: Numbers) -> list[TokenEvent]:
         """One more target token each."""
-        policy = self.policy
-        policy.written[rows] += 1
-        policy.target_info[rows] += infos
-        self.inputs[rows] = tokens
-        full = policy.complete[rows] & (policy.written[rows] >= length_limit(policy.read[rows]))
+        written, read = self.written[rows] + 1, self.read[rows]
+        used = self.target_info[rows] + infos
+        self.written[rows], self.target_info[rows] = written, used
+        last = (tokens == EOS) | (self.complete[rows] & (written >= length_limit(read)))
+        columns = (rows, tokens, infos, read, written, self.source_info[rows], used, last)
         events = []
-        values = zip(rows.tolist(), tokens.tolist(), infos.tolist(), full.tolist(), strict=True)
-        for slot, token, info, at_limit in values:
-            last = token == EOS or at_limit
-            self.active[slot] = not last
+        for slot, token, *state in zip(*(c.tolist() for c in columns), strict=True):
+            self.active[slot] = not state[-1]
             self.targets[slot].append(token)
-            events.append(self._event(slot, WRITE, token, info, last))
+            events.append(TokenEvent(slot, WRITE, token, *state))
         return events
 
-    def _event(
-        self, slot: int, kind: Kind, token: int, info: float, last: bool = False
-    ) -> TokenEvent:
-        policy = self.policy
-        return TokenEvent(
-            slot=slot,
-            kind=kind,
-            token=token,
-            info=info,
-            read=int(policy.read[slot]),
-            written=int(policy.written[slot]),
-            source_info=float(policy.source_info[slot]),
-            target_info=float(policy.target_info[slot]),
-            last=last,
-        )
 
-
-def _blank_policy(rows: int) -> PolicyState:
-    def zeros(dtype: torch.dtype) -> Tensor:
-        return torch.zeros(rows, dtype=dtype)
-
-    return PolicyState(
-        k=zeros(torch.float64),
-        read=zeros(torch.long),
-        written=zeros(torch.long),
-        complete=zeros(torch.bool),
-        source_info=zeros(torch.float64),
-        target_info=zeros(torch.float64),
-    )
+_FIELDS = [field.name for field in fields(PolicyState)]

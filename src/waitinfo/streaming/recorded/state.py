@@ -12,22 +12,30 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.text.special import BOS, EOS
 
-READ_COUNT, WRITTEN, LEAST, INPUT = range(4)  # columns of `DeviceState.counts`
+READ_COUNT, WRITTEN, LEAST = range(3)  # columns of `DeviceState.counts`
 SOURCE, TARGET = range(2)  # columns of `DeviceState.sums`
 
 
 class DeviceState:
     """The policy's state on the device, one row per slot and one of scratch for padding."""
 
+    @torch.no_grad()
     def __init__(self, model: Transformer, slots: int, capacity: int) -> None:
         rows, device = slots + 1, model.device
         exact = torch.promote_types(model.dtype, torch.float32)
-        # Tokens read and written, tokens to read before the next attempt, the decoder's next input.
-        self.counts = torch.zeros(rows, 4, dtype=torch.long, device=device)
+        # Tokens read and written, and tokens to read before the next attempt.
+        self.counts = torch.zeros(rows, 3, dtype=torch.long, device=device)
         self.sums = torch.zeros(rows, 2, dtype=torch.float64, device=device)  # info
         self.info = torch.ones(rows, capacity + 1, dtype=exact, device=device)  # of source tokens
         self.carried = model.new_states(rows)  # by cross-attention, after the last token
-        self.fresh = torch.tensor([0, 0, 0, BOS], device=device)
+        self.source_positions = model.position_table(capacity)
+        self.target_positions = model.position_table(target_positions(capacity) + 1)
+        # The decoder's next input: embedded when it was chosen, since its info was needed then.
+        start = torch.tensor([[BOS]], device=device)
+        self.first = model.embed_target(start, torch.zeros_like(start), self.target_positions)
+        self.next_x = self.first.x[0].repeat(rows, 1)
+        first_info = self.first.info
+        self.next_info = None if first_info is None else first_info[0].repeat(rows)
 
 
 class HostState:
@@ -100,4 +108,4 @@ class HostState:
 
 def target_positions(capacity: int) -> int:
     """Positions that the target of a source of `capacity` tokens can take."""
-    return int(length_limit(torch.tensor(capacity))) + 1
+    return length_limit(capacity) + 1

@@ -16,11 +16,10 @@ from torch.nn import functional as F
 
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import PagedCache, PagedRows, Pages
-from waitinfo.model.transformer import Encoded, Transformer
+from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.streaming.recorded.paging import BLOCK, Side
 from waitinfo.streaming.recorded.state import (
-    INPUT,
     LEAST,
     READ_COUNT,
     SOURCE,
@@ -70,7 +69,7 @@ class Steps:
         slot, at, tokens = inputs.long().unbind(0)
         rows = PagedRows.at(slot, self.source.table.device[slot], at, BLOCK)
         place = CachePosition(rows, at[:, None], bounds.source)
-        source = model.embed_source(tokens[:, None], place.at)
+        source = model.embed_source(tokens[:, None], place.at, state.source_positions)
         encoded = model.extend(source, list(self.source.caches), place)
         for cache, memory in zip(self.source.memories, encoded.memories, strict=True):
             cache.put(memory.keys, memory.values, rows, place.at)
@@ -91,7 +90,10 @@ class Steps:
         inputs[3] %= RESTARTED
         ready = self._read_on(row, bounds.window)
         step = self._step(row, bounds)
-        info = self._token_info(step.tokens, row.written + 1)
+        following = self._embed(step.tokens, row.written + 1)
+        info = torch.zeros_like(row.target_info)
+        if following.info is not None:
+            info = following.info[:, 0].double()
         complete, finite = row.complete, step.logits.amax(-1).isfinite()
         accepted = complete | self.system.accept(row.policy(), step).to(complete.device)
         if self.guard:
@@ -102,7 +104,6 @@ class Steps:
 
         row.written = row.written + wrote
         row.target_info = row.target_info + torch.where(wrote, info, 0.0)
-        row.input = torch.where(wrote, step.tokens, row.input)
         full = complete & (row.written >= length_limit(before))
         last = wrote & ((step.tokens == EOS) | full)
         # A refused row needs at least one more source token for its next attempt.
@@ -111,7 +112,7 @@ class Steps:
         more = refused & (before < row.encoded)
         row.source_info = row.source_info + torch.where(more, self._source_info(row), 0.0)
         row.read = before + more
-        self._store(row, wrote, step)
+        self._store(row, wrote, step, following)
         flags = wrote * WROTE + last * LAST + (ready & ~finite) * BROKEN
         flags = flags + self._may_write(row.policy(), row.least) * MAY_WRITE
         columns = (before, row.read, flags, step.tokens, info, row.target_info)
@@ -121,7 +122,7 @@ class Steps:
         state = self.state
         slot, length, encoded, flags = inputs[:4].long().unbind(0)
         fresh = (flags & RESTARTED).bool()[:, None]
-        counts = torch.where(fresh, state.fresh, state.counts[slot])
+        counts = torch.where(fresh, 0, state.counts[slot])
         sums = torch.where(fresh, 0.0, state.sums[slot])
         return _Row(
             slot=slot,
@@ -131,11 +132,17 @@ class Steps:
             read=counts[:, READ_COUNT],
             written=counts[:, WRITTEN],
             least=counts[:, LEAST],
-            input=counts[:, INPUT],
+            x=torch.where(fresh, state.first.x[0], state.next_x[slot]),
+            info=self._next_info(slot, fresh[:, 0]),
             source_info=sums[:, SOURCE],
             target_info=sums[:, TARGET],
             carried=[torch.where(fresh, 0.0, carried[slot]) for carried in state.carried],
         )
+
+    def _next_info(self, slot: Tensor, fresh: Tensor) -> Tensor | None:
+        """Info of the decoder's next input, which is 1 for the first."""
+        info = self.state.next_info
+        return None if info is None else torch.where(fresh, 1.0, info[slot])
 
     def _read_on(self, row: _Row, window: int) -> Tensor:
         """READ as far as needed or possible; [R] which rows may WRITE then.
@@ -190,7 +197,7 @@ class Steps:
             info = self.state.info[row.slot, : bounds.source]
         rows = PagedRows.at(row.slot, self.target.table.device[row.slot], row.written, BLOCK)
         decoded = model.step(
-            model.embed_target(row.input[:, None], at),
+            Embedded(row.x[:, None], None if row.info is None else row.info[:, None], at),
             Encoded(memories, info),
             visible,
             list(self.target.caches),
@@ -212,12 +219,10 @@ class Steps:
         assert isinstance(keys, Pages) and isinstance(values, Pages)
         return Memory(keys.gather(), values.gather())
 
-    def _token_info(self, tokens: Tensor, at: Tensor) -> Tensor:
-        if self.model.target_info is None:
-            return torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
-        info = self.model.embed_target(tokens[:, None], at[:, None]).info
-        assert info is not None
-        return info[:, 0].double()
+    def _embed(self, tokens: Tensor, at: Tensor) -> Embedded:
+        """Embed tokens [R] as inputs of the decoder at positions [R]."""
+        table = self.state.target_positions
+        return self.model.embed_target(tokens[:, None], at[:, None], table)
 
     def _source_info(self, row: _Row) -> Tensor:
         """Info of the next source token of every row."""
@@ -226,10 +231,13 @@ class Steps:
         place = row.read.clamp_max(self.state.info.shape[1] - 1)
         return self.state.info[row.slot, place].double()
 
-    def _store(self, row: _Row, wrote: Tensor, step: Step) -> None:
+    def _store(self, row: _Row, wrote: Tensor, step: Step, following: Embedded) -> None:
         state = self.state
-        state.counts[row.slot] = torch.stack([row.read, row.written, row.least, row.input], 1)
+        state.counts[row.slot] = torch.stack([row.read, row.written, row.least], 1)
         state.sums[row.slot] = torch.stack([row.source_info, row.target_info], 1)
+        state.next_x[row.slot] = torch.where(wrote[:, None], following.x[:, 0], row.x)
+        if state.next_info is not None and row.info is not None and following.info is not None:
+            state.next_info[row.slot] = torch.where(wrote, following.info[:, 0], row.info)
         if not state.carried:
             return
         for kept, before, report in zip(state.carried, row.carried, step.extras, strict=True):
@@ -249,7 +257,8 @@ class _Row:
     read: Tensor
     written: Tensor
     least: Tensor
-    input: Tensor
+    x: Tensor  # [R, d] the decoder's next input, embedded
+    info: Tensor | None  # its info
     source_info: Tensor
     target_info: Tensor
     carried: list[Tensor]

@@ -1,0 +1,450 @@
+/* The layers of an integer model in C: what exact.py and integer.py compute, with the same bits.
+ *
+ * Products of integers are exact in any order, and attention rounds its operands so that sums of
+ * floats are exact too (see exact.py). What is left, sums of layer norm and softmax, is in double
+ * precision. So this code must not be compiled with options that reorder or fuse other operations:
+ * -ffp-contract=off, no -ffast-math.
+ *
+ * Called through ctypes by native/__init__.py, which has the same structs.
+ */
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define X86 1
+#include <immintrin.h>
+#else
+#define X86 0
+#endif
+
+#define BLOCK 64 /* outputs computed together */
+#define KEYS 16 /* in a block of a cache */
+#define MOST_WIDTH 256 /* of a head */
+#define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
+#define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
+
+/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4]. */
+typedef struct {
+    const int8_t *weights;
+    const int32_t *shift; /* 128 times the sum of an output's weights: inputs are stored plus 128 */
+    const float *factor, *bias;
+    int32_t inputs, outputs, groups;
+} Linear;
+
+typedef struct {
+    const float *weight, *bias;
+    double eps;
+} Norm;
+
+typedef struct {
+    Linear project, out, queries, cross_out, inner, outer;
+    Norm norm_attention, norm_cross, norm_feed_forward;
+    float round_values;
+} Layer;
+
+typedef struct {
+    int32_t width, heads, encoder_layers, decoder_layers, before;
+    const Layer *encoder, *decoder;
+    Norm encoder_norm, decoder_norm;
+    Linear memory;
+    const float *round_memory;
+} Model;
+
+/* Keys and values of all heads of all rows, as whole numbers.
+ *
+ * Keys by blocks: [heads][capacity/16][width/2][16 keys][2], with a unit for each key.
+ * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
+ */
+typedef struct {
+    int16_t *keys, *values;
+    float *units;
+    int64_t keys_capacity, values_capacity;
+} Cache;
+
+typedef struct {
+    uint8_t *bytes;
+    int32_t *sums;
+    float *largest, *wide, *mixed, *result, *normed, *weights, *bias;
+    int16_t *shares; /* weights of attention as whole numbers */
+} Scratch;
+
+/* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
+static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
+    static __thread void *kept;
+    static __thread size_t room;
+    size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 3 * (size_t)keys;
+    size_t sums = (size_t)rows * BLOCK, bytes = (size_t)rows * (widest + 4);
+    size_t needed = floats * sizeof(float) + sums * sizeof(int32_t) + bytes + 64;
+    if (needed > room) {
+        free(kept);
+        kept = malloc(needed);
+        room = kept ? needed : 0;
+        if (!kept) return 0;
+    }
+    char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
+    s->sums = (int32_t *)at, at += sums * sizeof(int32_t);
+    s->wide = (float *)at, at += (size_t)rows * widest * sizeof(float);
+    s->mixed = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->result = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->normed = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->weights = (float *)at, at += (size_t)keys * sizeof(float);
+    s->bias = (float *)at, at += (size_t)keys * sizeof(float);
+    s->shares = (int16_t *)at, at += (size_t)keys * sizeof(float); /* and one more than keys */
+    s->largest = (float *)at, at += (size_t)rows * sizeof(float);
+    s->bytes = (uint8_t *)at;
+    return 1;
+}
+
+/* Plain C, for any CPU. */
+
+/* q k of one block of keys. */
+static void scores_plain(const int16_t *query, const int16_t *keys, int pairs, int32_t *sums) {
+    memset(sums, 0, KEYS * sizeof(int32_t));
+    for (int p = 0; p < pairs; p++)
+        for (int j = 0; j < KEYS; j++)
+            sums[j] += query[2 * p] * keys[(p * KEYS + j) * 2] +
+                       query[2 * p + 1] * keys[(p * KEYS + j) * 2 + 1];
+}
+
+/* The weighted sum of values; the weight behind the last is zero. */
+static void mix_plain(const int16_t *weights, const int16_t *values, int length, int width,
+                      int32_t *sums) {
+    memset(sums, 0, width * sizeof(int32_t));
+    for (int j = 0; j < length; j += 2) {
+        int32_t a = weights[j], b = weights[j + 1];
+        const int16_t *v = values + (size_t)j * width;
+        if (a || b)
+            for (int c = 0; c < width; c++) sums[c] += a * v[2 * c] + b * v[2 * c + 1];
+    }
+}
+
+static void multiply_plain(const uint8_t *a, int rows, int stride, const int8_t *weights,
+                           int groups, int32_t *sums) {
+    for (int r = 0; r < rows; r++) {
+        int32_t *to = sums + r * BLOCK;
+        memset(to, 0, BLOCK * sizeof(int32_t));
+        for (int g = 0; g < groups; g++) {
+            const uint8_t *in = a + (size_t)r * stride + 4 * g;
+            const int8_t *w = weights + (size_t)g * 4 * BLOCK;
+            for (int j = 0; j < BLOCK; j++)
+                to[j] += in[0] * w[4 * j] + in[1] * w[4 * j + 1] + in[2] * w[4 * j + 2] +
+                         in[3] * w[4 * j + 3];
+        }
+    }
+}
+
+#define NAME(x) x##_plain
+#define MULTIPLY multiply_plain
+#define SCORES scores_plain
+#define MIX mix_plain
+#define LANES 4
+#define MOST_ROWS 1
+#include "kernels.h"
+
+#if X86
+
+#pragma GCC push_options
+#pragma GCC target("avx2")
+
+__attribute__((always_inline)) static inline void multiply_avx2_rows(
+    const uint8_t *a, const int rows, int stride, const int8_t *weights, int groups,
+    int32_t *sums) {
+    for (int part = 0; part < BLOCK; part += 16) { /* as many outputs as fit the registers */
+        __m256i acc[2][4];
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) acc[r][j] = _mm256_setzero_si256();
+        for (int g = 0; g < groups; g++) {
+            const int8_t *w = weights + ((size_t)g * BLOCK + part) * 4;
+            __m256i in[2];
+#pragma GCC unroll 2
+            for (int r = 0; r < rows; r++) {
+                int32_t four;
+                memcpy(&four, a + (size_t)r * stride + 4 * g, 4);
+                in[r] = _mm256_cvtepu8_epi16(_mm_set1_epi32(four));
+            }
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)(w + 16 * j)));
+#pragma GCC unroll 2
+                for (int r = 0; r < rows; r++)
+                    acc[r][j] = _mm256_add_epi32(acc[r][j], _mm256_madd_epi16(wide, in[r]));
+            }
+        }
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int j = 0; j < 4; j += 2) { /* two sums for every output */
+                __m256i sum = _mm256_hadd_epi32(acc[r][j], acc[r][j + 1]);
+                sum = _mm256_permute4x64_epi64(sum, 0xd8);
+                _mm256_storeu_si256((void *)(sums + r * BLOCK + part + 4 * j), sum);
+            }
+    }
+}
+
+static void scores_avx2(const int16_t *query, const int16_t *keys, int pairs, int32_t *sums) {
+    __m256i low = _mm256_setzero_si256(), high = low;
+    for (int p = 0; p < pairs; p++) {
+        int32_t pair;
+        memcpy(&pair, query + 2 * p, 4);
+        __m256i q = _mm256_set1_epi32(pair);
+        const int16_t *k = keys + p * KEYS * 2;
+        low = _mm256_add_epi32(low, _mm256_madd_epi16(q, _mm256_loadu_si256((const void *)k)));
+        high = _mm256_add_epi32(
+            high, _mm256_madd_epi16(q, _mm256_loadu_si256((const void *)(k + KEYS))));
+    }
+    _mm256_storeu_si256((void *)sums, low);
+    _mm256_storeu_si256((void *)(sums + 8), high);
+}
+
+static void mix_avx2(const int16_t *weights, const int16_t *values, int length, int width,
+                     int32_t *sums) {
+    if (width % 32) {
+        mix_plain(weights, values, length, width, sums);
+        return;
+    }
+    for (int c = 0; c < width; c += 32) {
+        __m256i acc[4];
+        for (int i = 0; i < 4; i++) acc[i] = _mm256_setzero_si256();
+        for (int j = 0; j < length; j += 2) {
+            int32_t pair;
+            memcpy(&pair, weights + j, 4);
+            if (!pair) continue;
+            __m256i w = _mm256_set1_epi32(pair);
+            const int16_t *v = values + (size_t)j * width + 2 * c;
+            for (int i = 0; i < 4; i++) {
+                __m256i two = _mm256_loadu_si256((const void *)(v + 16 * i));
+                acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(w, two));
+            }
+        }
+        for (int i = 0; i < 4; i++) _mm256_storeu_si256((void *)(sums + c + 8 * i), acc[i]);
+    }
+}
+
+static void multiply_avx2(const uint8_t *a, int rows, int stride, const int8_t *weights, int groups,
+                          int32_t *sums) {
+    if (rows == 1)
+        multiply_avx2_rows(a, 1, stride, weights, groups, sums);
+    else
+        multiply_avx2_rows(a, 2, stride, weights, groups, sums);
+}
+
+#define NAME(x) x##_avx2
+#define MULTIPLY multiply_avx2
+#define SCORES scores_avx2
+#define MIX mix_avx2
+#define LANES 8
+#define MOST_ROWS 2
+#include "kernels.h"
+
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+
+/* In assembly, since compilers keep the sums in memory otherwise. */
+#define ADD_PRODUCTS(sum, in, w) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(in), "v"(w))
+
+__attribute__((always_inline)) static inline void multiply_vnni_rows(
+    const uint8_t *a, const int rows, int stride, const int8_t *weights, int groups,
+    int32_t *sums) {
+    __m512i acc[6][4];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) acc[r][j] = _mm512_setzero_si512();
+    for (int g = 0; g < groups; g++) {
+        const int8_t *w = weights + (size_t)g * BLOCK * 4;
+        __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
+        __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
+        _mm_prefetch((const char *)(w + 1024), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 1088), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 1152), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 1216), _MM_HINT_T0);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, a + (size_t)r * stride + 4 * g, 4);
+            __m512i in = _mm512_set1_epi32(four);
+            ADD_PRODUCTS(acc[r][0], in, w0);
+            ADD_PRODUCTS(acc[r][1], in, w1);
+            ADD_PRODUCTS(acc[r][2], in, w2);
+            ADD_PRODUCTS(acc[r][3], in, w3);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) _mm512_storeu_si512(sums + r * BLOCK + 16 * j, acc[r][j]);
+}
+
+static void multiply_vnni(const uint8_t *a, int rows, int stride, const int8_t *weights, int groups,
+                          int32_t *sums) {
+    switch (rows) {
+    case 1: multiply_vnni_rows(a, 1, stride, weights, groups, sums); break;
+    case 2: multiply_vnni_rows(a, 2, stride, weights, groups, sums); break;
+    case 3: multiply_vnni_rows(a, 3, stride, weights, groups, sums); break;
+    case 4: multiply_vnni_rows(a, 4, stride, weights, groups, sums); break;
+    case 5: multiply_vnni_rows(a, 5, stride, weights, groups, sums); break;
+    default: multiply_vnni_rows(a, 6, stride, weights, groups, sums);
+    }
+}
+
+static void scores_vnni(const int16_t *query, const int16_t *keys, int pairs, int32_t *sums) {
+    __m512i even = _mm512_setzero_si512(), odd = even;
+    int p = 0;
+    for (; p + 2 <= pairs; p += 2) {
+        int32_t pair[2];
+        memcpy(pair, query + 2 * p, 8);
+        const int16_t *k = keys + p * KEYS * 2;
+        even = _mm512_dpwssd_epi32(even, _mm512_set1_epi32(pair[0]), _mm512_loadu_si512(k));
+        odd = _mm512_dpwssd_epi32(odd, _mm512_set1_epi32(pair[1]),
+                                  _mm512_loadu_si512(k + 2 * KEYS));
+    }
+    if (p < pairs) {
+        int32_t pair;
+        memcpy(&pair, query + 2 * p, 4);
+        even = _mm512_dpwssd_epi32(even, _mm512_set1_epi32(pair),
+                                   _mm512_loadu_si512(keys + p * KEYS * 2));
+    }
+    _mm512_storeu_si512(sums, _mm512_add_epi32(even, odd));
+}
+
+static void mix_vnni(const int16_t *weights, const int16_t *values, int length, int width,
+                     int32_t *sums) {
+    if (width % 64) {
+        mix_avx2(weights, values, length, width, sums);
+        return;
+    }
+    for (int c = 0; c < width; c += 64) {
+        __m512i a = _mm512_setzero_si512(), b = a, d = a, e = a;
+        for (int j = 0; j < length; j += 2) {
+            int32_t pair;
+            memcpy(&pair, weights + j, 4);
+            if (!pair) continue;
+            __m512i w = _mm512_set1_epi32(pair);
+            const int16_t *v = values + (size_t)j * width + 2 * c;
+            a = _mm512_dpwssd_epi32(a, w, _mm512_loadu_si512(v));
+            b = _mm512_dpwssd_epi32(b, w, _mm512_loadu_si512(v + 32));
+            d = _mm512_dpwssd_epi32(d, w, _mm512_loadu_si512(v + 64));
+            e = _mm512_dpwssd_epi32(e, w, _mm512_loadu_si512(v + 96));
+        }
+        _mm512_storeu_si512(sums + c, a);
+        _mm512_storeu_si512(sums + c + 16, b);
+        _mm512_storeu_si512(sums + c + 32, d);
+        _mm512_storeu_si512(sums + c + 48, e);
+    }
+}
+
+#define NAME(x) x##_vnni
+#define MULTIPLY multiply_vnni
+#define SCORES scores_vnni
+#define MIX mix_vnni
+#define LANES 16
+#define MOST_ROWS 6
+#include "kernels.h"
+
+#pragma GCC pop_options
+#endif
+
+/* Which kinds of code this CPU can run: 0 plain C, 1 AVX2, 2 AVX-512 with VNNI. */
+int waitinfo_best_kind(void) {
+#if X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return 2;
+    if (__builtin_cpu_supports("avx2")) return 1;
+#endif
+    return 0;
+}
+
+#if X86
+#define CALL(kind, name, ...)                   \
+    do {                                        \
+        if ((kind) == 2) name##_vnni(__VA_ARGS__);      \
+        else if ((kind) == 1) name##_avx2(__VA_ARGS__); \
+        else name##_plain(__VA_ARGS__);         \
+    } while (0)
+#else
+#define CALL(kind, name, ...) name##_plain(__VA_ARGS__)
+#endif
+
+/* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. */
+void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int8_t *packed,
+                   int32_t *shift) {
+    int groups = (inputs + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
+    memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
+    for (int n = 0; n < outputs; n++) {
+        int32_t sum = 0;
+        for (int i = 0; i < inputs; i++) {
+            int8_t w = weights[(size_t)n * inputs + i];
+            sum += w;
+            size_t group = (size_t)(n / BLOCK) * groups + i / 4;
+            packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;
+        }
+        shift[n] = 128 * sum;
+    }
+}
+
+/* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */
+int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *y, int whole) {
+    Scratch s;
+    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    if (whole) {
+        CALL(kind, take_whole, x, rows, m->inputs, 4 * m->groups, s.bytes, s.largest);
+        CALL(kind, apply, m, rows, y, 0, &s);
+    } else
+        CALL(kind, linear, m, x, rows, y, 0, &s);
+    return 1;
+}
+
+static int widest(const Model *m) {
+    int most = 3 * m->width;
+    int memory = 2 * m->width * m->decoder_layers;
+    if (memory > most) most = memory;
+    for (int l = 0; l < m->encoder_layers; l++)
+        if (m->encoder[l].inner.outputs > most) most = m->encoder[l].inner.outputs;
+    for (int l = 0; l < m->decoder_layers; l++)
+        if (m->decoder[l].inner.outputs > most) most = m->decoder[l].inner.outputs;
+    return most;
+}
+
+/* Encode new source tokens x [rows][width], which is overwritten: token i at at[i] of row[i]. */
+int waitinfo_encode(int kind, const Model *m, int rows, float *x, const int32_t *row,
+                    const int32_t *at, const float *info, const Cache *caches,
+                    const Cache *memories, int keys) {
+    Scratch s;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    CALL(kind, encode, m, rows, x, row, at, info, caches, memories, &s);
+    return 1;
+}
+
+/* Store what another encoder has made: keys and values x [rows][layers][2][width]. */
+int waitinfo_remember(int kind, const Model *m, int rows, const float *x, const int32_t *row,
+                      const int32_t *at, const Cache *memories) {
+    CALL(kind, remember, m, rows, x, row, at, memories);
+    return 1;
+}
+
+/* One step of the decoder for some rows; x [rows][width] becomes the states. */
+int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t *row,
+                    const int32_t *at, const int32_t *visible, const float *info, const float *bias,
+                    int bias_stride, const Cache *caches, const Cache *memories, int keys) {
+    Scratch s;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    CALL(kind, decode, m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories, &s);
+    return 1;
+}
+
+int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
+                  int nevers, int64_t *best, float *value, float *all) {
+    Scratch s;
+    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
+    return 1;
+}

@@ -1,0 +1,399 @@
+/* Included once for every kind of CPU: NAME(x) adds its suffix, MULTIPLY is its product. */
+
+/* Whole numbers in -127 ... 127, plus 128. */
+static void NAME(take_whole)(const float *x, int rows, int inputs, int stride, uint8_t *out,
+                             float *largest) {
+    for (int r = 0; r < rows; r++) {
+        const float *row = x + (size_t)r * inputs;
+        uint8_t *to = out + (size_t)r * stride;
+        int i = 0;
+        for (; i < inputs; i++) to[i] = (uint8_t)((int)row[i] + 128);
+        for (; i < stride; i++) to[i] = 0;
+        largest[r] = 1;
+    }
+}
+
+/* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128. */
+static void NAME(quantize)(const float *x, int rows, int inputs, int stride, uint8_t *out,
+                           float *largest) {
+    for (int r = 0; r < rows; r++) {
+        const float *row = x + (size_t)r * inputs;
+        uint8_t *to = out + (size_t)r * stride;
+        /* Without their sign, floats are ordered as their bits are; what is not a number is above. */
+        uint32_t lanes[LANES];
+        const float least = SMALLEST;
+        for (int j = 0; j < LANES; j++) memcpy(lanes + j, &least, 4);
+        int i = 0;
+        for (; i + LANES <= inputs; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                uint32_t v;
+                memcpy(&v, row + i + j, 4);
+                v &= 0x7fffffff;
+                lanes[j] = v > lanes[j] ? v : lanes[j];
+            }
+        for (; i < inputs; i++) {
+            uint32_t v;
+            memcpy(&v, row + i, 4);
+            v &= 0x7fffffff;
+            lanes[0] = v > lanes[0] ? v : lanes[0];
+        }
+        for (int j = 1; j < LANES; j++) lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
+        if (lanes[0] >= 0x7f800000) { /* what is made of it must not be a number either */
+            largest[r] = NAN;
+            memset(to, 128, stride);
+            continue;
+        }
+        float most;
+        memcpy(&most, lanes, 4);
+        largest[r] = most;
+        float factor = 127.0f / most;
+        for (i = 0; i < inputs; i++)
+            to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + 128);
+        for (; i < stride; i++) to[i] = 0;
+    }
+}
+
+/* Integer products of rows with one block of BLOCK outputs: sums[r][BLOCK]. */
+static void NAME(products)(const uint8_t *a, int rows, int stride, const int8_t *weights,
+                           int groups, int32_t *sums) {
+    int r = 0;
+    for (; r + MOST_ROWS <= rows; r += MOST_ROWS)
+        MULTIPLY(a + (size_t)r * stride, MOST_ROWS, stride, weights, groups, sums + r * BLOCK);
+    if (r < rows)
+        MULTIPLY(a + (size_t)r * stride, rows - r, stride, weights, groups, sums + r * BLOCK);
+}
+
+/* y = x W^T + b for rows of integers with a scale; with relu on request. */
+static void NAME(apply)(const Linear *m, int rows, float *y, int relu, Scratch *scratch) {
+    int stride = 4 * m->groups;
+    for (int n = 0; n < m->outputs; n += BLOCK) {
+        const int8_t *weights = m->weights + (size_t)n * stride;
+        NAME(products)(scratch->bytes, rows, stride, weights, m->groups, scratch->sums);
+        int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
+        for (int r = 0; r < rows; r++) {
+            const int32_t *sums = scratch->sums + r * BLOCK;
+            float largest = scratch->largest[r];
+            float *to = y + (size_t)r * m->outputs + n;
+            for (int j = 0; j < count; j++) {
+                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
+                v = v * largest;
+                to[j] = v + m->bias[n + j];
+            }
+            if (relu)
+                for (int j = 0; j < count; j++) to[j] = to[j] > 0 ? to[j] : 0;
+        }
+    }
+}
+
+/* The same for floats. */
+static void NAME(linear)(const Linear *m, const float *x, int rows, float *y, int relu,
+                         Scratch *scratch) {
+    NAME(quantize)(x, rows, m->inputs, 4 * m->groups, scratch->bytes, scratch->largest);
+    NAME(apply)(m, rows, y, relu, scratch);
+}
+
+/* x <- norm(x + y), or norm(x) without y, into out. */
+static void NAME(normalise)(const Norm *m, const float *x, const float *y, int rows, int width,
+                            float *out) {
+    for (int r = 0; r < rows; r++) {
+        const float *a = x + (size_t)r * width;
+        const float *b = y ? y + (size_t)r * width : 0;
+        float *to = out + (size_t)r * width;
+        if (b)
+            for (int i = 0; i < width; i++) to[i] = b[i] + a[i];
+        else if (to != a)
+            memcpy(to, a, width * sizeof(float));
+        if (!m) continue;
+        double lanes[8] = {0}, total = 0;
+        int i = 0;
+        for (; i + 8 <= width; i += 8)
+            for (int j = 0; j < 8; j++) lanes[j] += to[i + j];
+        for (; i < width; i++) total += to[i];
+        for (int j = 0; j < 8; j++) total += lanes[j];
+        double mean = total / width;
+        for (int j = 0; j < 8; j++) lanes[j] = 0;
+        total = 0;
+        for (i = 0; i + 8 <= width; i += 8)
+            for (int j = 0; j < 8; j++) {
+                double v = to[i + j] - mean;
+                lanes[j] += v * v;
+            }
+        for (; i < width; i++) total += (to[i] - mean) * (to[i] - mean);
+        for (int j = 0; j < 8; j++) total += lanes[j];
+        double scale = 1 / __builtin_sqrt(total / width + m->eps);
+        for (i = 0; i < width; i++) {
+            float v = (float)((to[i] - mean) * scale);
+            v = v * m->weight[i];
+            to[i] = v + m->bias[i];
+        }
+    }
+}
+
+/* Numbers rounded to about 8 bits relative to the largest, as whole numbers, and their unit.
+ *
+ * x + c - c rounds to multiples of the last bit of c; that bit is the unit. */
+static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
+    float most = 0;
+    for (int i = 0; i < count; i++) {
+        float v = __builtin_fabsf(x[i]);
+        most = v > most ? v : most;
+    }
+    float c = most * 65536.0f;
+    union { float f; uint32_t i; } bits = {c}, inverse;
+    int exponent = (int)(bits.i >> 23);
+    if (exponent < 32 || exponent > 250) { /* zeros, or not numbers */
+        memset(out, 0, count * sizeof(int16_t));
+        return 0;
+    }
+    inverse.i = (uint32_t)(2 * 127 + 23 - exponent) << 23;
+    bits.i = (uint32_t)(exponent - 23) << 23;
+    for (int i = 0; i < count; i++) {
+        float v = x[i] + c;
+        out[i] = (int16_t)((v - c) * inverse.f);
+    }
+    return bits.f;
+}
+
+/* Numbers rounded to the last bit of c, as whole numbers. */
+static inline void NAME(round_to)(const float *x, int count, float c, int16_t *out) {
+    float inverse = 12582912.0f / c; /* 1.5 * 2^23 */
+    for (int i = 0; i < count; i++) {
+        float v = x[i] + c;
+        v = (v - c) * inverse;
+        v = v < 32767.0f ? v : 32767.0f;
+        out[i] = (int16_t)(v > -32767.0f ? v : -32767.0f);
+    }
+}
+
+/* Store a key and a value at one position. */
+static void NAME(store)(const Cache *cache, size_t head, int at, int width, const int16_t *key,
+                        float unit, const int16_t *value) {
+    int pairs = (width + 1) / 2;
+    int16_t *k = cache->keys + ((head * cache->keys_capacity + at / KEYS * KEYS) * pairs + at % KEYS) * 2;
+    for (int i = 0; i < width; i++) k[i / 2 * 2 * KEYS + i % 2] = key[i];
+    cache->units[head * cache->keys_capacity + at] = unit;
+    int16_t *v = cache->values + (head * cache->values_capacity + at / 2 * 2) * width + at % 2;
+    for (int i = 0; i < width; i++) v[2 * i] = value[i];
+}
+
+/* exp(x) for x <= 0, to the last bits of a double. */
+static inline double NAME(exponential)(double x) {
+    x = x < -200 ? -200 : x;
+    double n = __builtin_rint(x * 1.4426950408889634074);
+    double r = x - n * 6.93147180369123816490e-01;
+    r = r - n * 1.90821492927058770002e-10;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    union { double d; int64_t i; } bits = {n + 6755399441055744.0}; /* the integer n in the low bits */
+    union { int64_t i; double d; } scale = {(bits.i + 1023) << 52};
+    return p * scale.d;
+}
+
+/* softmax of x, which is overwritten, in whole multiples of 1/2048; a zero behind the last. */
+static void NAME(softmax)(float *x, int length, int16_t *out) {
+    float most[8];
+    double sums[8];
+    for (int l = 0; l < 8; l++) most[l] = x[0], sums[l] = 0;
+    int j = 0;
+    for (; j + 8 <= length; j += 8)
+        for (int l = 0; l < 8; l++) most[l] = x[j + l] > most[l] ? x[j + l] : most[l];
+    for (; j < length; j++) most[0] = x[j] > most[0] ? x[j] : most[0];
+    for (int l = 1; l < 8; l++) most[0] = most[l] > most[0] ? most[l] : most[0];
+    float largest = most[0];
+    for (j = 0; j < length; j++) x[j] = (float)NAME(exponential)((double)(x[j] - largest));
+    for (j = 0; j + 8 <= length; j += 8)
+        for (int l = 0; l < 8; l++) sums[l] += x[j + l];
+    for (; j < length; j++) sums[0] += x[j];
+    for (int l = 1; l < 8; l++) sums[0] += sums[l];
+    float total = (float)sums[0];
+    for (j = 0; j < length; j++) {
+        float v = x[j] / total + ROUND_WEIGHTS;
+        out[j] = (int16_t)((v - ROUND_WEIGHTS) * 2048.0f);
+    }
+    out[length] = 0;
+}
+
+/* Attention of one query over the first keys of a head: softmax(q k + bias) v, all rounded. */
+static void NAME(attend)(const float *q, const Cache *cache, size_t head, int length, int width,
+                         const float *bias, float value_unit, Scratch *s, float *out) {
+    int pairs = (width + 1) / 2;
+    int16_t query[MOST_WIDTH + 1];
+    int32_t sums[MOST_WIDTH > KEYS ? MOST_WIDTH : KEYS];
+    float *weights = s->weights;
+    query[width] = 0;
+    float unit = NAME(round_row)(q, width, query);
+    const int16_t *keys = cache->keys + head * cache->keys_capacity * pairs * 2;
+    const float *units = cache->units + head * cache->keys_capacity;
+    for (int j = 0; j < length; j += KEYS) {
+        SCORES(query, keys + (size_t)j * pairs * 2, pairs, sums);
+        int count = length - j < KEYS ? length - j : KEYS;
+        for (int i = 0; i < count; i++) weights[j + i] = (float)sums[i] * (unit * units[j + i]);
+    }
+    if (bias)
+        for (int j = 0; j < length; j++) weights[j] += bias[j];
+    NAME(softmax)(weights, length, s->shares);
+    const int16_t *values = cache->values + head * cache->values_capacity * width;
+    MIX(s->shares, values, length, width, sums);
+    for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
+}
+
+/* Self-attention of new positions; their keys and values go to the cache first. */
+static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
+                                 const int32_t *row, const int32_t *at, const float *info,
+                                 const Cache *cache, float *mixed, Scratch *s) {
+    int d = m->width, heads = m->heads, w = d / heads;
+    int16_t key[MOST_WIDTH], value[MOST_WIDTH];
+    NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
+    for (int r = 0; r < rows; r++) {
+        const float *parts = s->wide + (size_t)r * 3 * d;
+        for (int h = 0; h < heads; h++) {
+            float unit = NAME(round_row)(parts + d + h * w, w, key);
+            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
+            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, unit, value);
+        }
+    }
+    float unit = layer->round_values / 12582912.0f / 2048.0f;
+    for (int r = 0; r < rows; r++) {
+        const float *q = s->wide + (size_t)r * 3 * d;
+        int length = at[r] + 1;
+        if (info) {
+            memset(s->bias, 0, length * sizeof(float));
+            s->bias[at[r]] = info[r] - 1;
+        }
+        for (int h = 0; h < heads; h++)
+            NAME(attend)(q + h * w, cache, (size_t)row[r] * heads + h, length, w,
+                         info ? s->bias : 0, unit, s, mixed + (size_t)r * d + h * w);
+    }
+}
+
+static void NAME(cross_attention)(const Model *m, const Layer *layer, const float *x, int rows,
+                                  const int32_t *row, const int32_t *visible, const float *bias,
+                                  int bias_stride, const Cache *memory, float round_values,
+                                  float *mixed, Scratch *s) {
+    int d = m->width, heads = m->heads, w = d / heads;
+    float unit = round_values / 12582912.0f / 2048.0f;
+    NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < heads; h++)
+            NAME(attend)(s->wide + (size_t)r * d + h * w, memory, (size_t)row[r] * heads + h,
+                         visible[r], w, bias ? bias + (size_t)r * bias_stride : 0, unit, s,
+                         mixed + (size_t)r * d + h * w);
+}
+
+/* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */
+static void NAME(remember)(const Model *m, int rows, const float *x, const int32_t *row,
+                           const int32_t *at, const Cache *memories) {
+    int d = m->width, heads = m->heads, w = d / heads, layers = m->decoder_layers;
+    int16_t key[MOST_WIDTH], value[MOST_WIDTH];
+    for (int r = 0; r < rows; r++)
+        for (int l = 0; l < layers; l++) {
+            const float *parts = x + ((size_t)r * layers + l) * 2 * d;
+            for (int h = 0; h < heads; h++) {
+                float unit = NAME(round_row)(parts + h * w, w, key);
+                NAME(round_to)(parts + d + h * w, w, m->round_memory[l], value);
+                NAME(store)(memories + l, (size_t)row[r] * heads + h, at[r], w, key, unit, value);
+            }
+        }
+}
+
+/* One sublayer and its residual connection; `mixed` is the sublayer's result before its output. */
+static void NAME(output)(const Model *m, const Linear *out, const Norm *norm, float *x,
+                         const float *mixed, int rows, Scratch *s) {
+    NAME(linear)(out, mixed, rows, s->result, 0, s);
+    NAME(normalise)(m->before ? 0 : norm, x, s->result, rows, m->width, x);
+}
+
+static const float *NAME(input)(const Model *m, const Norm *norm, const float *x, int rows,
+                                Scratch *s) {
+    if (!m->before) return x;
+    NAME(normalise)(norm, x, 0, rows, m->width, s->normed);
+    return s->normed;
+}
+
+static void NAME(feed_forward)(const Model *m, const Layer *layer, float *x, int rows, Scratch *s) {
+    const float *in = NAME(input)(m, &layer->norm_feed_forward, x, rows, s);
+    NAME(linear)(&layer->inner, in, rows, s->wide, 1, s);
+    NAME(output)(m, &layer->outer, &layer->norm_feed_forward, x, s->wide, rows, s);
+}
+
+static void NAME(encode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
+                         const float *info, const Cache *caches, const Cache *memories,
+                         Scratch *s) {
+    for (int l = 0; l < m->encoder_layers; l++) {
+        const Layer *layer = m->encoder + l;
+        const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        NAME(feed_forward)(m, layer, x, rows, s);
+    }
+    if (m->before) NAME(normalise)(&m->encoder_norm, x, 0, rows, m->width, x);
+    NAME(linear)(&m->memory, x, rows, s->wide, 0, s);
+    NAME(remember)(m, rows, s->wide, row, at, memories);
+}
+
+static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
+                         const int32_t *visible, const float *info, const float *bias,
+                         int bias_stride, const Cache *caches, const Cache *memories, Scratch *s) {
+    for (int l = 0; l < m->decoder_layers; l++) {
+        const Layer *layer = m->decoder + l;
+        const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        in = NAME(input)(m, &layer->norm_cross, x, rows, s);
+        NAME(cross_attention)(m, layer, in, rows, row, visible, bias, bias_stride, memories + l,
+                              m->round_memory[l], s->mixed, s);
+        NAME(output)(m, &layer->cross_out, &layer->norm_cross, x, s->mixed, rows, s);
+        NAME(feed_forward)(m, layer, x, rows, s);
+    }
+    if (m->before) NAME(normalise)(&m->decoder_norm, x, 0, rows, m->width, x);
+}
+
+/* The best output of every row but those in `never`; all outputs on request. */
+static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
+                       int64_t *best, float *value, float *all, Scratch *s) {
+    int stride = 4 * m->groups;
+    NAME(quantize)(x, rows, m->inputs, stride, s->bytes, s->largest);
+    for (int r = 0; r < rows; r++) best[r] = -1;
+    for (int n = 0; n < m->outputs; n += BLOCK) {
+        const int8_t *weights = m->weights + (size_t)n * stride;
+        NAME(products)(s->bytes, rows, stride, weights, m->groups, s->sums);
+        int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
+        for (int r = 0; r < rows; r++) {
+            const int32_t *sums = s->sums + r * BLOCK;
+            float y[BLOCK], most = -INFINITY;
+            for (int j = 0; j < count; j++) {
+                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
+                y[j] = v * s->largest[r];
+            }
+            for (int i = 0; i < nevers; i++)
+                if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
+            if (all) memcpy(all + (size_t)r * m->outputs + n, y, count * sizeof(float));
+            for (int j = 0; j < count; j++) most = y[j] > most ? y[j] : most;
+            if (best[r] < 0 || most > value[r] || (most != most && value[r] == value[r])) {
+                int j = 0;
+                while (j < count - 1 && !(y[j] == most)) j++;
+                best[r] = n + j;
+                value[r] = most;
+            }
+        }
+    }
+}
+
+#undef NAME
+#undef MULTIPLY
+#undef SCORES
+#undef MIX
+#undef LANES
+#undef MOST_ROWS

@@ -1,0 +1,102 @@
+"""The compiled kernels, if they were built for this machine; see kernels.c.
+
+They are optional. A wheel brings them, and installing from source builds them where there is a C
+compiler; without them the same arithmetic is done by torch (`exact.py`, `integer.py`), more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
+KINDS = ("plain", "avx2", "vnni")
+BLOCK = 64  # outputs in a block of weights
+KEYS = 16  # keys in a block of a cache
+MOST_WIDTH = 256  # of a head
+
+
+class Linear(Structure):
+    _fields_ = (
+        ("weights", c_void_p), ("shift", c_void_p), ("factor", c_void_p), ("bias", c_void_p),
+        ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32),
+    )  # fmt: skip
+
+
+class Norm(Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("eps", c_double))
+
+
+class Layer(Structure):
+    _fields_ = (
+        ("project", Linear), ("out", Linear), ("queries", Linear), ("cross_out", Linear),
+        ("inner", Linear), ("outer", Linear), ("norm_attention", Norm), ("norm_cross", Norm),
+        ("norm_feed_forward", Norm), ("round_values", c_float),
+    )  # fmt: skip
+
+
+class Model(Structure):
+    _fields_ = (
+        ("width", c_int32), ("heads", c_int32), ("encoder_layers", c_int32),
+        ("decoder_layers", c_int32), ("before", c_int32), ("encoder", POINTER(Layer)),
+        ("decoder", POINTER(Layer)), ("encoder_norm", Norm), ("decoder_norm", Norm),
+        ("memory", Linear), ("round_memory", c_void_p),
+    )  # fmt: skip
+
+
+class Cache(Structure):
+    _fields_ = (
+        ("keys", c_void_p), ("values", c_void_p), ("units", c_void_p),
+        ("keys_capacity", c_int64), ("values_capacity", c_int64),
+    )  # fmt: skip
+
+
+class Library:
+    """The functions of kernels.c for one kind of code."""
+
+    def __init__(self, path: Path, kind: str | None = None) -> None:
+        self.code = ctypes.CDLL(str(path))
+        best = self.code.waitinfo_best_kind()
+        self.kind = best if kind is None else KINDS.index(kind)
+        if self.kind > best:
+            raise ValueError(f"this CPU cannot run {kind}")
+
+    def call(self, name: str, *arguments: object) -> None:
+        if not getattr(self.code, name)(c_int(self.kind), *arguments):
+            raise MemoryError(name)
+
+
+@lru_cache(maxsize=1)
+def library() -> Library | None:
+    """The kernels for this CPU; None where they were not built or would be slower than torch."""
+    wanted = os.environ.get(SWITCH)
+    found = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    if wanted == "0" or not found:
+        return None
+    try:
+        loaded = Library(found[-1], wanted if wanted in KINDS else None)
+    except (OSError, AttributeError, ValueError):
+        return None
+    return loaded if loaded.kind > 0 or wanted == KINDS[0] else None
+
+
+def address(array: NDArray[np.generic] | None) -> c_void_p:
+    """The address of a contiguous array, or NULL."""
+    if array is None:
+        return c_void_p(None)
+    assert array.flags.c_contiguous
+    return c_void_p(array.ctypes.data)
+
+
+def aligned(size: int, dtype: type) -> NDArray[np.generic]:
+    """An array that starts at a multiple of 64 bytes."""
+    item = np.dtype(dtype).itemsize
+    room = np.empty(size * item + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size * item].view(dtype)

@@ -1,0 +1,67 @@
+"""Integer matrices in the order that the kernels read them in."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from waitinfo.model.native.library import BLOCK, Library, Linear, address, aligned
+from waitinfo.model.native.threads import divide, run
+
+
+class NativeMatrix:
+    """Integers [out, in] with a factor and a bias per output."""
+
+    def __init__(self, code: Library, weight: Tensor, factor: Tensor, bias: Tensor | None) -> None:
+        self.code = code
+        outputs, inputs = weight.shape
+        groups, blocks = -(-inputs // 4), -(-outputs // BLOCK)
+        self.weights = aligned(blocks * groups * BLOCK * 4, np.int8)
+        self.shift = np.empty(outputs, np.int32)
+        plain = weight.contiguous().numpy()
+        code.code.waitinfo_pack(
+            address(plain), outputs, inputs, address(self.weights), address(self.shift)
+        )
+        self.factor = factor.contiguous().numpy()
+        self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
+        arrays = (self.weights, self.shift, self.factor, self.bias)
+        self.linear = Linear(*(array.ctypes.data for array in arrays), inputs, outputs, groups)
+
+    def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
+        """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""
+        rows = x.contiguous().numpy()
+        result = np.empty((len(rows), self.linear.outputs), np.float32)
+        pointer = ctypes.byref(self.linear)
+
+        def compute(part: slice) -> None:
+            self.code.call(
+                "waitinfo_linear", pointer, len(rows[part]), address(rows[part]),
+                address(result[part]), int(whole),
+            )  # fmt: skip
+
+        run(divide(len(rows)), compute)
+        return torch.from_numpy(result)
+
+    def best(
+        self, rows: NDArray[Any], never: NDArray[np.int32], scores: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
+        """The best output of every row [R, in] but those in `never`, its score, and all scores."""
+        count = len(rows)
+        best, value = np.empty(count, np.int64), np.empty(count, np.float32)
+        everything = np.empty((count, self.linear.outputs), np.float32) if scores else None
+
+        def compute(part: slice) -> None:
+            numbers = (best, value, everything)
+            some = [address(None if array is None else array[part]) for array in numbers]
+            self.code.call(
+                "waitinfo_best", ctypes.byref(self.linear), len(rows[part]), address(rows[part]),
+                address(never), len(never), *some,
+            )  # fmt: skip
+
+        run(divide(count), compute)
+        return best, value, everything

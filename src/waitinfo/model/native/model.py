@@ -1,0 +1,181 @@
+"""Passes of an integer model by the kernels, on the caches of the engine."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from waitinfo.model.native.library import (
+    KEYS,
+    MOST_WIDTH,
+    Cache,
+    Layer,
+    Library,
+    Linear,
+    Model,
+    Norm,
+    address,
+)
+from waitinfo.model.native.threads import divide, run
+from waitinfo.text.special import BOS, PAD
+
+if TYPE_CHECKING:
+    from waitinfo.model.config import ModelConfig
+    from waitinfo.model.transformer import Transformer
+
+NEVER = np.array([PAD, BOS], np.int32)  # tokens that are not written
+Rows = NDArray[np.int32]
+
+
+class NativeModel:
+    """A model that `conversion` has made, as the kernels see it.
+
+    It holds addresses of the model's weights, and so belongs to that model.
+    """
+
+    def __init__(self, model: Transformer, code: Library) -> None:
+        self.code = code
+        self._kept: list[Any] = []
+        encoder = [self._layer(layer) for layer in model.encoder_layers]
+        decoder = [self._layer(layer) for layer in model.decoder_layers]
+        config = model.config
+        memory: Any = model.joint_memory
+        before = config.norm == "pre"
+        target: Any = model.target_embedding
+        self.embedding = target.scores.native
+        self.model = Model(
+            config.width, config.heads, len(encoder), len(decoder), int(before),
+            (Layer * len(encoder))(*encoder), (Layer * len(decoder))(*decoder),
+            self._norm(model.encoder_norm) if before else Norm(),
+            self._norm(model.decoder_norm) if before else Norm(),
+            memory.project.native.linear, self._address(memory.round_values.flatten()),
+        )  # fmt: skip
+
+    def _address(self, tensor: Tensor) -> int:
+        array = tensor.detach().contiguous().numpy()
+        self._kept.append(array)
+        return array.ctypes.data
+
+    def _norm(self, norm: Any) -> Norm:
+        return Norm(self._address(norm.weight), self._address(norm.bias), norm.eps)
+
+    def _layer(self, layer: nn.Module) -> Layer:
+        found: Any = layer
+        cross = getattr(found, "cross", None)
+        return Layer(
+            found.attention.project.native.linear,
+            found.attention.out.native.linear,
+            cross.queries.native.linear if cross else Linear(),
+            cross.out.native.linear if cross else Linear(),
+            found.feed_forward.inner.native.linear,
+            found.feed_forward.out.native.linear,
+            self._norm(found.around_attention.norm),
+            self._norm(found.around_cross.norm) if cross else Norm(),
+            self._norm(found.around_feed_forward.norm),
+            found.attention.round_values,
+        )
+
+    @staticmethod
+    def fits(config: ModelConfig) -> bool:
+        """Whether the kernels can compute a model of this shape."""
+        return config.width // config.heads <= MOST_WIDTH
+
+    def new_caches(self, layers: int, rows: int, capacity: int) -> NativeCaches:
+        """Empty caches."""
+        heads = self.model.heads
+        return NativeCaches(layers, rows, heads, self.model.width // heads, capacity)
+
+    def remember(self, x: NDArray[np.float32], rows: Rows, at: Rows, to: NativeCaches) -> None:
+        """Store keys and values of the source [N, layers, 2, d] that torch has computed."""
+        self.code.call(
+            "waitinfo_remember", ctypes.byref(self.model), len(x), address(x), address(rows),
+            address(at), to.layers,
+        )  # fmt: skip
+
+    def encode(
+        self,
+        x: NDArray[np.float32],
+        rows: Rows,
+        at: Rows,
+        info: NDArray[np.float32] | None,
+        caches: NativeCaches,
+        memories: NativeCaches,
+    ) -> None:
+        """Encode source tokens x [N, d] at the positions `at` of `rows`; x becomes the states.
+
+        The tokens of a row are in order. Keys and values of the source go to `memories`.
+        """
+        keys = int(at.max()) + 1
+
+        def compute(part: slice) -> None:
+            some = None if info is None else info[part]
+            self.code.call(
+                "waitinfo_encode", ctypes.byref(self.model), len(x[part]), address(x[part]),
+                address(rows[part]), address(at[part]), address(some), caches.layers,
+                memories.layers, keys,
+            )  # fmt: skip
+
+        run(divide(len(x), rows), compute)
+
+    def decode(
+        self,
+        x: NDArray[np.float32],
+        rows: Rows,
+        at: Rows,
+        visible: Rows,
+        info: NDArray[np.float32] | None,
+        bias: NDArray[np.float32] | None,
+        caches: NativeCaches,
+        memories: NativeCaches,
+    ) -> None:
+        """One step for decoder inputs x [R, d], which become the states.
+
+        Row r sees `visible[r]` source tokens, with bias[r] [S] added to the scores.
+        """
+        keys = int(max(at.max() + 1, visible.max()))
+        stride = 0 if bias is None else bias.shape[1]
+
+        def compute(part: slice) -> None:
+            numbers = (x, rows, at, visible, info, bias)
+            some = [address(None if array is None else array[part]) for array in numbers]
+            self.code.call(
+                "waitinfo_decode", ctypes.byref(self.model), len(x[part]), *some, stride,
+                caches.layers, memories.layers, keys,
+            )  # fmt: skip
+
+        run(divide(len(x)), compute)
+
+    def best(
+        self, states: NDArray[np.float32], scores: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
+        """The best next token of every row, its logit, and all logits if asked for."""
+        return self.embedding.best(states, NEVER, scores)
+
+
+class NativeCaches:
+    """Keys and values of several layers, as whole numbers of 16 bits.
+
+    They are half as large as floats, and their products are faster.
+    """
+
+    def __init__(self, layers: int, rows: int, heads: int, width: int, capacity: int) -> None:
+        blocks, pairs = -(-capacity // KEYS), -(-capacity // 2)
+        every = rows * heads
+        self.keys = np.zeros((layers, every * blocks * KEYS * (width + width % 2)), np.int16)
+        self.units = np.zeros((layers, every * blocks * KEYS), np.float32)
+        self.values = np.zeros((layers, every * pairs * 2 * width), np.int16)
+        arrays = zip(self.keys, self.values, self.units, strict=True)
+        self.layers = (Cache * layers)(
+            *(Cache(*(a.ctypes.data for a in some), blocks * KEYS, pairs * 2) for some in arrays)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes + self.units.nbytes
+
+    def erase(self, row: int) -> None:
+        """Nothing to do: whole numbers are always numbers."""

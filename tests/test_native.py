@@ -1,0 +1,187 @@
+"""Compiled kernels against torch and NumPy: the same bits, on every kind of CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.test_integer import integers
+from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
+from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, library
+from waitinfo.model.native.library import Library
+from waitinfo.model.native.threads import divide, run
+from waitinfo.text.special import BOS
+
+FOUND = sorted(Path(native.__file__).parent.glob("_kernels*.so"))
+pytestmark = pytest.mark.skipif(not FOUND, reason="the kernels were not built: no C compiler")
+
+
+@pytest.fixture(params=KINDS)
+def code(request: pytest.FixtureRequest) -> Library:
+    try:
+        return Library(FOUND[-1], request.param)
+    except ValueError:
+        pytest.skip(f"this CPU has no {request.param}")
+
+
+@pytest.mark.parametrize(("outputs", "inputs", "rows"), [(5, 3, 1), (70, 18, 7), (130, 2048, 13)])
+def test_products(code: Library, outputs: int, inputs: int, rows: int) -> None:
+    """Against int64, with sizes that fill no block and no vector."""
+    torch.manual_seed(outputs)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    factor, bias = torch.rand(outputs), torch.randn(outputs)
+    x = torch.randn(rows, inputs)
+    x[0] = 0
+    largest = x.abs().amax(1, True).clamp_min(1e-30)
+    whole = (x * (127 / largest)).round()
+    sums = (whole.long() @ weight.long().t()).float()
+    assert torch.equal(NativeMatrix(code, weight, factor, None)(whole, whole=True), sums * factor)
+    found = NativeMatrix(code, weight, factor, bias)(x)
+    assert torch.equal(found, sums * factor * largest + bias)
+
+
+def test_the_largest_sums(code: Library) -> None:
+    weight = torch.full((64, 2048), -127, dtype=torch.int8)
+    weight[1] = 127
+    x = torch.full((3, 2048), 127.0)
+    found = NativeMatrix(code, weight, torch.ones(64), None)(x, whole=True)
+    assert found[0, 0] == -2048 * 127 * 127 and found[2, 1] == 2048 * 127 * 127
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_the_best_output(code: Library, count: int) -> None:
+    torch.manual_seed(count)
+    weight = torch.randint(-127, 128, (count, 32), dtype=torch.int8)
+    matrix = NativeMatrix(code, weight, torch.rand(count), None)
+    x = torch.randn(9, 32)
+    scores = matrix(x).numpy()
+    never = np.array([count // 2], np.int32)
+    if count > 1:
+        scores[:, never] = -np.inf
+    best, value, everything = matrix.best(x.numpy(), never if count > 1 else never[:0], True)
+    assert (best == scores.argmax(1)).all()
+    assert (value == scores.max(1)).all()
+    assert everything is not None and (everything == scores).all()
+
+
+CONFIGS = [
+    {"norm": "post", "info": "attention"},
+    {"norm": "pre", "info": "attention", "info_self_attention": False},
+    {"norm": "pre", "info": "none", "width": 192, "heads": 1},
+    {"norm": "post", "info": "frequency", "info_cross_attention": False},
+]
+
+
+@pytest.fixture
+def both(
+    code: Library, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Transformer, Transformer]]:
+    """A model in compiled code, and the same one computed by torch."""
+    torch.manual_seed(3)
+    shape = {"width": 64, "ffn": 96, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
+    config = ModelConfig(90, 90, **(shape | request.param))
+    made = Transformer(config).eval()
+    for parameter in made.parameters():  # biases and norms that do something
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    found = []
+    for kernels in (code, None):
+        for module in (integer, conversion):
+            monkeypatch.setattr(module, "library", lambda kernels=kernels: kernels)
+        found.append(integers(made))
+    assert found[0].native is not None and found[1].native is None
+    yield found[0], found[1]
+
+
+@pytest.mark.parametrize("both", CONFIGS, indirect=True, ids=str)
+@torch.inference_mode()
+def test_passes_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+    """Sources of two rows in pieces, then targets token by token: every state, bit for bit."""
+    model, plain = both
+    kernels, config = model.native, model.config
+    assert kernels is not None
+    torch.manual_seed(1)
+    sources, targets = torch.randint(4, 90, (2, 21)), torch.randint(4, 90, (2, 19))
+    targets[:, 0] = BOS
+    lengths = torch.tensor([21, 21])
+    visible = torch.arange(3, 22).repeat(2, 1)
+    encoded = plain.encode(plain.embed_source(sources), lengths)
+    embedded = plain.embed_target(targets)
+    right = plain.decode(embedded, encoded, visible)
+
+    rows = np.array([4, 1], np.int32)
+    caches, memories, written = (kernels.new_caches(2, 6, 30) for _ in range(3))
+    source = model.embed_source(sources)
+    for start, end in ((0, 1), (1, 7), (7, 21)):
+        at = np.tile(np.arange(start, end, dtype=np.int32), 2)
+        info = None
+        if config.info_self_attention and source.info is not None:
+            info = source.info[:, start:end].flatten().contiguous().numpy()
+        x = source.x[:, start:end].flatten(0, 1).contiguous().numpy()
+        kernels.encode(x, np.repeat(rows, end - start), at, info, caches, memories)
+    target = model.embed_target(targets)
+    assert torch.equal(target.x, embedded.x)
+    for i in range(19):
+        seen = visible[:, i].numpy().astype(np.int32)
+        info = bias = None
+        if target.info is not None:
+            if config.info_self_attention:
+                info = target.info[:, i].contiguous().numpy()
+            if config.info_cross_attention:
+                bias = source_bias(source.info, target.info[:, i : i + 1])
+        x = target.x[:, i].contiguous().numpy()
+        at = np.full(2, i, np.int32)
+        kernels.decode(x, rows, at, seen, info, bias, written, memories)
+        assert torch.equal(torch.from_numpy(x), right.states[:, i])
+    logits = plain.logits(right.states[:, -1]).numpy()
+    assert (kernels.best(x, True)[2][:, 4:] == logits[:, 4:]).all()
+
+
+def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert divide(7) == [slice(0, 7)]
+    assert divide(9) == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    rows = np.array([5, 5, 5, 5, 5, 2, 2, 2, 7, 7], np.int32)  # a row is one thread's
+    assert divide(10, rows) == [slice(0, 5), slice(5, 8), slice(8, 10)]
+    assert divide(10, np.zeros(10, np.int32)) == [slice(0, 10)]
+    done: list[slice] = []
+    run(divide(9), done.append)
+    assert sorted(part.start for part in done) == [0, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        run(divide(9), lambda part: done.append(slice(1 // (part.start - 6), 0)))
+
+
+def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:
+    from waitinfo.model.info import consistency
+
+    return consistency(source, target).reshape(source.shape).contiguous().numpy()
+
+
+@pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
+def test_what_is_not_a_number_stays_in_its_row(both: tuple[Transformer, Transformer]) -> None:
+    kernels = both[0].native
+    assert kernels is not None
+    x = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
+    alone = x[1:].copy()
+    x[0, 5] = np.nan
+    some, at = np.array([0, 1], np.int32), np.zeros(2, np.int32)
+    for rows, values in ((some, x), (some[1:], alone)):
+        caches, memories = kernels.new_caches(2, 2, 4), kernels.new_caches(2, 2, 4)
+        kernels.encode(values, rows, at[: len(rows)], None, caches, memories)
+    assert not np.isfinite(x[0]).all()
+    assert (x[1] == alone[0]).all()
+
+
+@pytest.mark.parametrize(("value", "found"), [("0", False), ("plain", True), ("nonsense", True)])
+def test_the_switch(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, value)
+    chosen = library.__wrapped__()
+    assert (chosen is not None) is (found and (value == "plain" or best_kind() > 0))
+
+
+def best_kind() -> int:
+    return Library(FOUND[-1]).kind
