@@ -6,6 +6,7 @@ arrived, launches, and learns what happened from one copy; it looks at no value 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -51,7 +52,7 @@ def recordable(model: Transformer, system: System) -> bool:
 
 def smallest(choices: Sequence[int], least: int) -> int:
     """The smallest choice that is at least `least`, or the largest."""
-    return next((choice for choice in choices if choice >= least), choices[-1])
+    return choices[min(bisect_left(choices, least), len(choices) - 1)]
 
 
 class RecordedEngine:
@@ -122,10 +123,10 @@ class RecordedEngine:
     @property
     def busy(self) -> bool:
         """Whether a round would do something."""
-        return bool(len(self._runnable()))
+        return bool((self.host.going & ~self.host.held).any())
 
     def _runnable(self) -> np.ndarray:
-        return np.flatnonzero(self.host.going & ~self.host.held)
+        return (self.host.going & ~self.host.held).nonzero()[0]
 
     def can_go_on(self, slot: int) -> bool:
         """Whether a slot has something to do without more input."""
@@ -222,8 +223,8 @@ class RecordedEngine:
         encoded = host.encoded[rows] + counts
         steps = self._steps(rows, encoded)
         self._reserve(rows, encoded, steps)
-        slots = np.repeat(rows, counts)
-        offsets = np.arange(len(slots)) - np.repeat(counts.cumsum() - counts, counts)
+        slots = rows.repeat(counts)
+        offsets = np.arange(len(slots)) - (counts.cumsum() - counts).repeat(counts)
         at = host.encoded[slots] + offsets
         bounds = self._bounds(rows, encoded, steps)
         tokens = smallest(ROWS, len(slots)) if len(slots) else 0
@@ -252,11 +253,13 @@ class RecordedEngine:
         mail, recorder = self._mail, self.recorder
         mail.send(tokens, width)
         if tokens:
-            recorder.run(("encode", tokens, bounds.source), self._encode(tokens, bounds))
-        recorder.run(("write", width, bounds), self._write(width, bounds))
+            encode = partial(self._encode, tokens, bounds)
+            recorder.run(("encode", tokens, bounds.source), encode)
+        key, write = ("write", width, bounds), partial(self._write, width, bounds)
+        recorder.run(key, write)
         mail.fetch(tokens, width)
         for step in range(1, steps):
-            recorder.run(("write", width, bounds), self._write(width, bounds))
+            recorder.run(key, write)
             mail.fetch_later(width, step)
         mail.wait()
 
@@ -267,13 +270,13 @@ class RecordedEngine:
             return STEPS
         return min(2, max(1, int((encoded - host.read[rows]).max())))
 
-    def _encode(self, tokens: int, bounds: Bounds) -> partial[None]:
+    def _encode(self, tokens: int, bounds: Bounds) -> None:
         mail = self._mail
-        return partial(self.steps.encode, mail.to_encode(tokens), mail.from_encode(tokens), bounds)
+        self.steps.encode(mail.to_encode(tokens), mail.from_encode(tokens), bounds)
 
-    def _write(self, width: int, bounds: Bounds) -> partial[None]:
+    def _write(self, width: int, bounds: Bounds) -> None:
         mail = self._mail
-        return partial(self.steps.write, mail.to_write(width), mail.from_write(width), bounds)
+        self.steps.write(mail.to_write(width), mail.from_write(width), bounds)
 
     def _reserve(self, rows: np.ndarray, encoded: np.ndarray, steps: int) -> None:
         most = target_positions(self.capacity)
@@ -299,10 +302,10 @@ class RecordedEngine:
         encode, write = ("encode", tokens, bounds.source), ("write", width, bounds)
         if tokens and not self.recorder.knows(encode):
             self._mail.to_encode(tokens).copy_(self._scratch(ENCODE_IN))
-            self.recorder.record(encode, self._encode(tokens, bounds))
+            self.recorder.record(encode, partial(self._encode, tokens, bounds))
         if not self.recorder.knows(write):
             self._mail.to_write(width).copy_(self._scratch(WRITE_IN))
-            self.recorder.record(write, self._write(width, bounds))
+            self.recorder.record(write, partial(self._write, width, bounds))
 
     def _scratch(self, columns: int) -> Tensor:
         """Inputs [columns, 1] of a row that only fills a batch up."""
@@ -355,8 +358,8 @@ class RecordedEngine:
         host = self.host
         reads = after - host.read[rows]
         count = reads + wrote
-        index = np.repeat(np.arange(len(rows)), count)
-        nth = np.arange(len(index)) - np.repeat(count.cumsum() - count, count)
+        index = np.arange(len(rows)).repeat(count)
+        nth = np.arange(len(index)) - (count.cumsum() - count).repeat(count)
         write = nth == reads[index]
         slot = rows[index]
         read = host.read[slot] + np.minimum(nth + 1, reads[index])

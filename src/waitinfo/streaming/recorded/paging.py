@@ -35,19 +35,16 @@ class BlockTable:
         """Blocks that all slots together can use."""
         return len(self.owned) * self.width
 
-    def lacking(self, slots: np.ndarray, needed: np.ndarray) -> int:
-        """How many blocks must be added before `assign` can serve this."""
-        wanted = np.maximum(needed - self.owned[slots], 0).sum()
-        return max(0, int(wanted) - len(self._free))
+    @property
+    def free(self) -> int:
+        """Blocks that no slot owns."""
+        return len(self._free)
 
-    def assign(self, slots: np.ndarray, needed: np.ndarray) -> None:
-        """Let each of some different slots own at least `needed` blocks."""
-        more = np.maximum(needed - self.owned[slots], 0)
+    def assign(self, slots: np.ndarray, more: np.ndarray) -> None:
+        """Let each of some different slots own so many more blocks, of those that are free."""
         total = int(more.sum())
-        if not total:
-            return
-        rows = np.repeat(slots, more)
-        nth = np.arange(total) - np.repeat(np.cumsum(more) - more, more)
+        rows = slots.repeat(more)
+        nth = np.arange(total) - (more.cumsum() - more).repeat(more)
         self._table[rows, self.owned[rows] + nth] = self._free[-total:]
         del self._free[-total:]
         self.owned[slots] += more
@@ -94,15 +91,19 @@ class Side:
 
     def reserve(self, slots: np.ndarray, positions: np.ndarray) -> bool:
         """Give slots room for so many positions; whether memory was moved for that."""
-        needed = -(-positions // BLOCK)
-        lacking = self.table.lacking(slots, needed)
-        if lacking:
-            more = min(max(lacking, self.table.blocks), self.table.largest - self.table.blocks + 1)
+        more = -(-positions // BLOCK) - self.table.owned[slots]
+        if more.max() <= 0:
+            return False
+        more = more.clip(0)
+        lacking = int(more.sum()) - self.table.free
+        if lacking > 0:
+            blocks = self.table.blocks
+            added = min(max(lacking, blocks), self.table.largest - blocks + 1)
             for cache in self.all:
-                cache.grow(more)
-            self.table.add(more)
-        self.table.assign(slots, needed)
-        return bool(lacking)
+                cache.grow(added)
+            self.table.add(added)
+        self.table.assign(slots, more)
+        return lacking > 0
 
     def clear(self, slot: int) -> None:
         """Set the blocks of a slot to zero: a stored NaN would spread even from masked places."""
