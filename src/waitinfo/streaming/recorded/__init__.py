@@ -7,12 +7,13 @@ owns them, `steps` what a round computes, all of it on the device, `graphs` reco
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.recorded.engine import RecordedEngine, recordable
+from waitinfo.streaming.recorded.engine import RESERVED, RecordedEngine, recordable
 from waitinfo.systems.base import System
 
 __all__ = ["AnyEngine", "RecordedEngine", "new_engine", "recordable"]
 
 AnyEngine = Engine | RecordedEngine
+LEAST_POSITIONS = 4096  # of all slots together, that memory is taken for at the start
 
 
 def new_engine(
@@ -21,6 +22,7 @@ def new_engine(
     """The engine for a model's device; on a GPU its usual launches are recorded now."""
     if model.device.type != "cuda" or not recordable(model, system):
         return Engine(model, system, slots, capacity, ending, round_tokens)
-    engine = RecordedEngine(model, system, slots, capacity, ending, round_tokens)
+    reserved = max(RESERVED, LEAST_POSITIONS // slots)
+    engine = RecordedEngine(model, system, slots, capacity, ending, round_tokens, reserved)
     engine.prepare()
     return engine

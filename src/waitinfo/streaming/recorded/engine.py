@@ -42,6 +42,7 @@ from waitinfo.systems.base import System
 # Rows of a launch: slots that write, or tokens that are encoded.
 ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 WINDOWS = (8, 64)  # see `Bounds.window`
+USUAL_TOKENS = 64  # that arrive at once, even for few streams
 RESERVED = 64  # positions per slot, on either side, that memory is taken for at the start
 
 
@@ -315,11 +316,13 @@ class RecordedEngine:
     def prepare(self) -> int:
         """Record the usual launches ahead, so that no stream waits for it; how many there are."""
         source, target = self.source.table.width * BLOCK, self.target.table.width * BLOCK
-        longest = self._lengths[0]
+        shortest = self._lengths[0]
+        most = self._mail.rows
         for window in WINDOWS:
-            bounds = Bounds(window, min(longest, source), min(longest, target))
-            for width in ROWS[: ROWS.index(self._mail.rows) + 1]:
-                self._record(width, width, bounds)
+            bounds = Bounds(window, min(shortest, source), min(shortest, target))
+            for rows in ROWS:
+                tokens = rows if rows <= max(most, USUAL_TOKENS) else 0
+                self._record(tokens, min(rows, most), bounds)
         return self.recorder.recorded
 
     def _fail(self, slots: np.ndarray) -> None:
