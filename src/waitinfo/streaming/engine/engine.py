@@ -16,21 +16,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
-ENDINGS = ("guard", "allow")
 NOT_FINITE = (
     "the model computed values that are not finite; its weights may be damaged, or dtype too narrow"
 )
 
 
-class Engine:
+class Engine(BaseEngine):
     """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted.
 
     A round encodes about `round_tokens` source tokens, so that one long text does not delay the
@@ -46,19 +45,11 @@ class Engine:
         ending: str = "guard",
         round_tokens: int = PASS_TOKENS,
     ) -> None:
-        if ending not in ENDINGS:
-            raise unknown("ending", ending, ENDINGS)
-        if slots < 1 or capacity < 2:
-            raise WaitinfoError("an engine needs at least one slot of at least two tokens")
-        system.check_model(model.config)
-        self.model, self.system = model, system
-        self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
-        self.has_info = model.source_info is not None
+        super().__init__(model, system, slots, capacity, ending)
         self.state = Slots(slots, capacity)
         native = native_for(model, system)
         self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
-        self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
         self._events: list[TokenEvent] = []  # of the round under way
@@ -149,13 +140,6 @@ class Engine:
         self._runnable.pop(slot, None)
 
     # Rounds
-
-    def run(self) -> list[TokenEvent]:
-        """Rounds until no slot can go on without more input."""
-        events = []
-        while self.busy:
-            events += self.advance()
-        return events
 
     @torch.inference_mode()
     def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:

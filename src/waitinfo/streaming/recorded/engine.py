@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import PAGED_WIDTHS
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
-from waitinfo.streaming.engine.engine import ENDINGS
 from waitinfo.streaming.engine.slots import TokenEvent
 from waitinfo.streaming.recorded.events import TokenEvents
 from waitinfo.streaming.recorded.graphs import Recorder
@@ -56,7 +56,7 @@ def smallest(choices: Sequence[int], least: int) -> int:
     return choices[min(bisect_left(choices, least), len(choices) - 1)]
 
 
-class RecordedEngine:
+class RecordedEngine(BaseEngine):
     """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted.
 
     Memory is taken for RESERVED positions of every slot and grows when that is not enough. Not
@@ -73,17 +73,10 @@ class RecordedEngine:
         round_tokens: int = PASS_TOKENS,
         reserved: int = RESERVED,
     ) -> None:
-        if ending not in ENDINGS:
-            raise unknown("ending", ending, ENDINGS)
-        if slots < 1 or capacity < 2:
-            raise WaitinfoError("an engine needs at least one slot of at least two tokens")
-        system.check_model(model.config)
+        super().__init__(model, system, slots, capacity, ending)
         if not recordable(model, system):
             raise WaitinfoError(f"{system.name} with this model cannot be recorded; use Engine")
-        self.model, self.system = model, system
-        self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
         self.round_tokens = round_tokens
-        self.has_info = model.source_info is not None
         self.host = HostState(slots, capacity)
         positions = target_positions(capacity)
         blocks = [1 + slots * -(-min(reserved, n) // BLOCK) for n in (capacity, positions)]
@@ -91,7 +84,6 @@ class RecordedEngine:
         self.target = target_side(model, slots, positions, blocks[1])
         device = DeviceState(model, slots, self.source.table.width * BLOCK)
         self.steps = Steps(model, system, self.guard, device, self.source, self.target)
-        self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self.recorder = Recorder(model.device)
         self._mail = Mail(model.device, ROWS[-1], smallest(ROWS, slots))
         head = model.config.width // model.config.heads
@@ -185,13 +177,6 @@ class RecordedEngine:
             host.going[slot] = True
 
     # Rounds
-
-    def run(self) -> list[TokenEvent]:
-        """Rounds until no slot can go on without more input."""
-        events: list[TokenEvent] = []
-        while self.busy:
-            events += self.advance()
-        return events
 
     def advance(self, only: Iterable[int] | None = None) -> Sequence[TokenEvent]:
         """One round of all slots that can go on, or of some of them.

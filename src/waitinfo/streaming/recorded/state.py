@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.base import Places
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.text.special import BOS, EOS
 
@@ -38,11 +38,11 @@ class DeviceState:
         self.next_info = None if first_info is None else first_info[0].repeat(rows)
 
 
-class HostState:
+class HostState(Places):
     """The same for the host, in arrays: what a slot was fed, has encoded, read and written."""
 
     def __init__(self, slots: int, capacity: int) -> None:
-        self.count, self.capacity = slots, capacity
+        super().__init__(slots, capacity)
         self.k = np.zeros(slots)
         self.sources = np.zeros((slots, capacity), np.int64)
         self.received = np.zeros((slots, capacity + 1))  # total info after 0, 1, … source tokens
@@ -56,14 +56,6 @@ class HostState:
         self.restarted = np.zeros(slots, bool)  # the device has still to forget the last source
         self.going = np.zeros(slots, bool)  # can go on without more input
         self.held = np.zeros(slots, bool)
-        self.free = list(range(slots - 1, -1, -1))
-
-    def open(self) -> int:
-        if not self.free:
-            raise WaitinfoError(
-                f"all {self.count} streams are in use; close one, or load the model with more"
-            )
-        return self.free.pop()
 
     def close(self, slot: int) -> None:
         self.active[slot] = self.going[slot] = self.held[slot] = False
@@ -85,11 +77,7 @@ class HostState:
     def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
         start = int(self.length[slot])
         end = start + len(tokens)
-        if end > self.capacity - 1:
-            raise WaitinfoError(
-                f"a source of over {self.capacity - 1} tokens does not fit; "
-                "split it, or load the model with a larger capacity"
-            )
+        self.check_length(end)
         self.sources[slot, start:end] = tokens
         if complete:
             self.sources[slot, end] = EOS
