@@ -76,8 +76,8 @@ class Ours:
                 if rest:
                     some = [rest.pop(0)] if by_word else [rest.pop(0) for _ in range(len(rest))]
                     engine.feed(slot, [t for word in some for t in word], complete=not rest)
-            while by_word and engine.busy and any(sources.values()):
-                self._round()
+            while by_word and any(sources.values()) and self._round():
+                pass
         while any(self.missing.values()):
             self._round()
         seconds = time.perf_counter() - began
@@ -85,10 +85,13 @@ class Ours:
             engine.close(slot)
         return self.rows * LENGTH / seconds
 
-    def _round(self) -> None:
-        for event in self.engine.advance([slot for slot, left in self.missing.items() if left]):
+    def _round(self) -> int:
+        """The number of tokens read and written by streams that have something left to write."""
+        events = self.engine.advance([slot for slot, left in self.missing.items() if left])
+        for event in events:
             if event.kind == WRITE:
                 self.missing[event.slot] -= 1
+        return len(events)
 
 
 def ctranslate2_model(config: ModelConfig, folder: Path) -> None:

@@ -148,6 +148,7 @@ def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None
     rows = np.array([5, 5, 5, 5, 5, 2, 2, 2, 7, 7], np.int32)  # a row is one thread's
     assert divide(10, rows) == [slice(0, 5), slice(5, 8), slice(8, 10)]
     assert divide(10, np.zeros(10, np.int32)) == [slice(0, 10)]
+    assert len(divide(2000)) == 8
     done: list[slice] = []
     run(divide(9), done.append)
     assert sorted(part.start for part in done) == [0, 3, 6]

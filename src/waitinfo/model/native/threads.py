@@ -12,14 +12,18 @@ import torch
 from numpy.typing import NDArray
 
 LEAST_ROWS = 8  # fewer are not divided: each thread reads all weights
+MOST_ROWS = 256
 
 
 def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
-    """Parts of `count` rows, one for each of torch's threads; equal `rows` stay together."""
-    threads = torch.get_num_threads()
-    if threads == 1 or count < LEAST_ROWS:
+    """Parts of `count` rows for each of torch's threads; equal `rows` stay together.
+
+    Parts have at most about MOST_ROWS, whose numbers fit into a cache.
+    """
+    if count < LEAST_ROWS:
         return [slice(0, count)]
-    ends = [count * (i + 1) // threads for i in range(threads)]
+    parts = max(torch.get_num_threads(), -(-count // MOST_ROWS))
+    ends = [count * (i + 1) // parts for i in range(parts)]
     if rows is not None:
         starts = np.flatnonzero(np.diff(rows)) + 1  # where another row begins
         places = np.append(starts, count)
@@ -29,11 +33,20 @@ def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
 
 
 def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
-    """Compute all parts, the first on this thread."""
-    others = [_pool(len(parts) - 1).submit(compute, part) for part in parts[1:]]
-    compute(parts[0])
-    for other in others:
-        other.result()
+    """Compute all parts, on this thread and others."""
+    waiting = iter(parts)
+
+    def work() -> None:
+        for part in waiting:
+            compute(part)
+
+    others = min(torch.get_num_threads(), len(parts)) - 1
+    running = [_pool(others).submit(work) for _ in range(others)]
+    try:
+        work()
+    finally:
+        for other in running:
+            other.result()
 
 
 @lru_cache(maxsize=4)
