@@ -154,6 +154,29 @@ def test_numbers_that_are_not_finite_stay_in_their_stream(side: str) -> None:
     assert not engine.failed
 
 
+def test_an_error_loses_no_token(monkeypatch) -> None:
+    """Also one in the middle of the steps of a launch."""
+    model, system = MODELS["adaptive-wait-k"]
+    expected = _translate(model, system, [5, 6, 7, 8, 9, 10])
+    engine = RecordedEngine(model, system, slots=1, capacity=20)
+    engine.feed(engine.open(1.0), [5, 6, 7, 8, 9, 10], complete=True)
+    calls, accept = iter(range(1000)), type(system).accept
+
+    def flaky(self, state, step):
+        if next(calls) % 3:
+            raise RuntimeError("flaky")
+        return accept(self, state, step)
+
+    monkeypatch.setattr(type(system), "accept", flaky)
+    events, errors = [], 0
+    while engine.busy:
+        try:
+            events += engine.advance()
+        except RuntimeError:
+            errors += 1
+    assert errors and outline(events) == outline(expected)
+
+
 def _translate(model, system, source: list[int]) -> list:
     engine = Engine(model, system, slots=1, capacity=20)
     engine.feed(engine.open(1.0), source, complete=True)

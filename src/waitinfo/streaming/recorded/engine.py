@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -78,7 +79,7 @@ class RecordedEngine(BaseEngine):
             raise WaitinfoError(f"{system.name} with this model cannot be recorded; use Engine")
         self.round_tokens = round_tokens
         self.host = HostState(slots, capacity)
-        positions = target_positions(capacity)
+        positions = self._longest_target = target_positions(capacity)
         blocks = [1 + slots * -(-min(reserved, n) // BLOCK) for n in (capacity, positions)]
         self.source = source_side(model, slots, capacity, blocks[0])
         self.target = target_side(model, slots, positions, blocks[1])
@@ -193,12 +194,14 @@ class RecordedEngine(BaseEngine):
         """Split a round into launches: rows, and how many source tokens each of them encodes."""
         if not len(rows):
             return
-        pending = self.host.length[rows] - self.host.encoded[rows]
-        share = max(SMALLEST_SHARE, self.round_tokens // max(1, int(np.count_nonzero(pending))))
-        counts = np.minimum(pending, min(share, ROWS[-1]))
+        counts = self.host.length[rows] - self.host.encoded[rows]
+        waiting = int(np.count_nonzero(counts))
+        if waiting:
+            share = max(SMALLEST_SHARE, self.round_tokens // waiting)
+            counts = np.minimum(counts, min(share, ROWS[-1]))
         most = self._mail.rows
         while len(rows):
-            fits = int(np.searchsorted(counts.cumsum(), ROWS[-1], side="right"))
+            fits = int(counts.cumsum().searchsorted(ROWS[-1], side="right"))
             size = min(most, max(1, fits))
             yield rows[:size], counts[:size]
             rows, counts = rows[size:], counts[size:]
@@ -206,22 +209,27 @@ class RecordedEngine(BaseEngine):
     @torch.inference_mode()
     def _launch(self, rows: np.ndarray, counts: np.ndarray) -> Sequence[TokenEvent]:
         host, mail = self.host, self._mail
-        encoded = host.encoded[rows] + counts
-        steps = self._steps(rows, encoded)
-        self._reserve(rows, encoded, steps)
+        length, before, read, written = host.counts[:, rows]
+        fed = host.fed[rows]
+        encoded = before + counts
+        # At the end of a source many words are released: take several steps before looking.
+        ending = (fed & (encoded == length)).any()
+        ahead = int((encoded - read).max())
+        steps = STEPS if ending else min(2, max(1, ahead))
+        self._reserve(rows, encoded, written + steps)
+        bounds = self._bounds(ahead, int(encoded.max()), int(written.max()) + steps)
         slots = rows.repeat(counts)
-        offsets = np.arange(len(slots)) - (counts.cumsum() - counts).repeat(counts)
-        at = host.encoded[slots] + offsets
-        bounds = self._bounds(rows, encoded, steps)
         tokens = smallest(ROWS, len(slots)) if len(slots) else 0
         width = smallest(ROWS, len(rows))
         self._record(tokens, width, bounds)
         if tokens:
+            offsets = np.arange(len(slots)) - (counts.cumsum() - counts).repeat(counts)
+            at = before.repeat(counts) + offsets
             mail.fill(mail.encode_in(tokens), self.slots, slots, at, host.sources[slots, at])
-        flags = FED * host.fed[rows] + RESTARTED * host.restarted[rows]
-        columns = (rows, host.length[rows], encoded, flags, host.k[rows])
+        flags = FED * fed + RESTARTED * host.restarted[rows]
+        columns = (rows, length, encoded, flags, host.k[rows])
         mail.fill(mail.write_in(width), self.slots, *columns)
-        self._compute(tokens, width, bounds, steps)
+        steps = self._compute(tokens, width, bounds, steps)
 
         host.restarted[rows] = False
         if tokens:
@@ -229,13 +237,17 @@ class RecordedEngine(BaseEngine):
             host.receive(slots, at, offsets, info)
             if not finite.all():
                 self._fail(np.unique(slots[finite == 0]))
-        host.encoded[rows] = encoded
+            host.encoded[rows] = encoded
         found = [mail.write_out(width, step)[:, : len(rows)] for step in range(steps)]
         events = [self._settle(rows, out) for out in found]
         return events[0] if steps == 1 else [event for some in events for event in some]
 
-    def _compute(self, tokens: int, width: int, bounds: Bounds, steps: int) -> None:
-        """Run a launch: encode, then some steps in a row."""
+    def _compute(self, tokens: int, width: int, bounds: Bounds, steps: int) -> int:
+        """Run a launch: encode, then some steps in a row; how many were taken.
+
+        An error in a later step ends the row of steps: the next round meets it again in its first
+        step, which changes nothing before it is through.
+        """
         mail, recorder = self._mail, self.recorder
         mail.send(tokens, width)
         if tokens:
@@ -244,17 +256,14 @@ class RecordedEngine(BaseEngine):
         key, write = ("write", width, bounds), partial(self._write, width, bounds)
         recorder.run(key, write)
         mail.fetch(tokens, width)
-        for step in range(1, steps):
-            recorder.run(key, write)
-            mail.fetch_later(width, step)
+        taken = 1
+        with suppress(Exception):
+            while taken < steps:
+                recorder.run(key, write)
+                mail.fetch_later(width, taken)
+                taken += 1
         mail.wait()
-
-    def _steps(self, rows: np.ndarray, encoded: np.ndarray) -> int:
-        """Steps that are worth taking before the host looks: a source's end releases many words."""
-        host = self.host
-        if (host.fed[rows] & (encoded == host.length[rows])).any():
-            return STEPS
-        return min(2, max(1, int((encoded - host.read[rows]).max())))
+        return taken
 
     def _encode(self, tokens: int, bounds: Bounds) -> None:
         mail = self._mail
@@ -264,21 +273,18 @@ class RecordedEngine(BaseEngine):
         mail = self._mail
         self.steps.write(mail.to_write(width), mail.from_write(width), bounds)
 
-    def _reserve(self, rows: np.ndarray, encoded: np.ndarray, steps: int) -> None:
-        most = target_positions(self.capacity)
+    def _reserve(self, rows: np.ndarray, encoded: np.ndarray, written: np.ndarray) -> None:
+        """Give rows room for so many source and target positions."""
         moved = self.source.reserve(rows, encoded)
-        moved |= self.target.reserve(rows, np.minimum(self.host.written[rows] + steps, most))
+        moved |= self.target.reserve(rows, np.minimum(written, self._longest_target))
         if moved:
             self.recorder.forget()
         self.source.table.upload()
         self.target.table.upload()
 
-    def _bounds(self, rows: np.ndarray, encoded: np.ndarray, steps: int) -> Bounds:
-        host = self.host
-        source, target = int(encoded.max()), int(host.written[rows].max()) + steps
-        window = smallest(WINDOWS, int((encoded - host.read[rows]).max()) + 1)
+    def _bounds(self, ahead: int, source: int, target: int) -> Bounds:
         return Bounds(
-            window,
+            smallest(WINDOWS, ahead + 1),
             min(smallest(self._lengths, source), self.source.table.width * BLOCK),
             min(smallest(self._lengths, target), self.target.table.width * BLOCK),
         )

@@ -46,10 +46,9 @@ class HostState(Places):
         self.k = np.zeros(slots)
         self.sources = np.zeros((slots, capacity), np.int64)
         self.received = np.zeros((slots, capacity + 1))  # total info after 0, 1, … source tokens
-        self.length = np.zeros(slots, np.int64)  # source tokens fed
-        self.encoded = np.zeros(slots, np.int64)
-        self.read = np.zeros(slots, np.int64)
-        self.written = np.zeros(slots, np.int64)
+        # Source tokens fed, encoded and read, and target tokens written.
+        self.counts = np.zeros((4, slots), np.int64)
+        self.length, self.encoded, self.read, self.written = self.counts
         self.target_info = np.zeros(slots)
         self.fed = np.zeros(slots, bool)  # the source is complete
         self.active = np.zeros(slots, bool)  # something is left to write
