@@ -224,7 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="random weights of this size instead")
     parser.add_argument("--host-only", action="store_true", help="everything except the model")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", default="auto", help="of weights; auto: as `load` chooses it")
     parser.add_argument("--k", type=float, default=5.0)
     parser.add_argument("--streams", type=int, nargs="+", default=[8, 16, 32, 64, 128])
     parser.add_argument("--seconds", type=float, default=120.0, help="of each number of streams")

@@ -35,7 +35,8 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
     sizes = TINY if options.host_only else SIZES[options.size]
     loaded = random_model(Vocabulary.load(folder), sizes)
     if not options.host_only:
-        loaded.model.to(options.device, getattr(torch, options.dtype))
+        dtype = "float32" if options.dtype == "auto" else options.dtype
+        loaded.model.to(options.device, getattr(torch, dtype))
         return Translator(loaded, streams, observer=observer)
     translator = Translator(loaded, 1)
     engine = RecordedEngine(loaded.model, loaded.system, streams, reserved=16)
