@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.streams import record, some_text, toy_model
 from tests.test_decoder import sentences
 from tests.test_engine import MODELS, build, trickle
 from waitinfo.errors import WaitinfoError
@@ -18,6 +19,8 @@ from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.recorded import RecordedEngine, recordable
 from waitinfo.streaming.recorded.engine import ROWS
 from waitinfo.streaming.recorded.paging import BLOCK, SCRATCH, BlockTable
+from waitinfo.streaming.scheduler import Scheduler
+from waitinfo.streaming.translator import Translator
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNELS = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
@@ -175,6 +178,25 @@ def test_an_error_loses_no_token(monkeypatch) -> None:
         except RuntimeError:
             errors += 1
     assert errors and outline(events) == outline(expected)
+
+
+def test_streams_report_the_same_with_both_engines() -> None:
+    """Through translator, scheduler and sessions: several sentences, words of several tokens."""
+    loaded = toy_model("wait-info")
+    draw = random.Random(9)
+    texts = [some_text(draw, 25).split() for _ in range(4)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        translator = Translator(loaded, 1)
+        translator._scheduler = Scheduler(kind(loaded.model, loaded.system, 4, 40))
+        streams = [translator.stream(2.0) for _ in texts]
+        for words in zip(*texts, strict=True):
+            translator.push_many(dict(zip(streams, words, strict=True)))
+        translator.finish_many(streams)
+        found.append([record(stream.trace) for stream in streams])
+        assert translator.open_streams == 0
+    assert found[0] == found[1]
+    assert max(event[-1] for event in found[0][0]) > 2  # sentences
 
 
 def _translate(model, system, source: list[int]) -> list:

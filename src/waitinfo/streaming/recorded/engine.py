@@ -17,6 +17,7 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import PAGED_WIDTHS
+from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
@@ -48,8 +49,12 @@ RESERVED = 64  # positions per slot, on either side, that memory is taken for at
 
 
 def recordable(model: Transformer, system: System) -> bool:
-    """Whether the steps of a system have shapes that do not depend on what is computed."""
-    return model.config.encoder == "causal" and not system.fresh_past
+    """Whether the steps of a system have shapes that do not depend on what is computed.
+
+    Models computed with integers have an attention of their own, which does not know blocks.
+    """
+    integers = isinstance(model.target_embedding, IntegerEmbedding)
+    return model.config.encoder == "causal" and not system.fresh_past and not integers
 
 
 def smallest(choices: Sequence[int], least: int) -> int:
