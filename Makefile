@@ -1,11 +1,11 @@
-# Two commands for a fresh clone: `make demo` and `make test`. Each sets up .venv by itself.
+# For a fresh clone: `make demo`, `make serve` and `make test`. Each sets up .venv by itself.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint results setup clean
+.PHONY: demo serve test lint results setup clean
 
 setup: $(READY)
 
@@ -18,6 +18,10 @@ $(READY): pyproject.toml setup.py Makefile
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
+
+# Live translation in the browser: http://127.0.0.1:8000/
+serve: $(READY)
+	@$(BIN)/waitinfo serve
 
 # A process for each core, and each file in one of them: its tests share the models they train.
 test: $(READY)

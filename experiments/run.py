@@ -79,6 +79,7 @@ class Runner:
     seed: int = 1
     sets: list[str] | None = None
     dry: bool = False
+    settings: list[str] = field(default_factory=list)  # of every training run, after its own
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, command: list[str], log: str) -> None:
@@ -162,7 +163,7 @@ class Runner:
             settings = [f"training.device={self.device}", f"training.seed={self.seed}"]
             command = ["--config", str(recipe), "--system", run["system"],
                        "--data", str(self.work / "corpora" / self.corpus(run)), "--out", str(model),
-                       "--set", *settings, *run.get("settings", [])]  # fmt: skip
+                       "--set", *settings, *run.get("settings", []), *self.settings]  # fmt: skip
         self.call([*WAITINFO, "train", *command], f"{model.name}.log")
 
     def record(self, summary: dict[str, Any]) -> None:
@@ -200,12 +201,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time [default: 2]")
     parser.add_argument("--runs", help="these only, as wait-info,multipath")
     parser.add_argument("--sets", help="score these test sets only")
+    parser.add_argument("--set", nargs="+", default=[], help="settings of every training run")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
     given = parser.parse_args()
     experiment = read_experiment(given.experiment)
     sets = given.sets.split(",") if given.sets else None
     runner = Runner(experiment, given.data, given.work, given.results, given.device, given.seed,
-                    sets, given.dry_run)  # fmt: skip
+                    sets, given.dry_run, settings=given.set)  # fmt: skip
     wanted = given.runs.split(",") if given.runs else [run["run"] for run in experiment["runs"]]
     runs = [run for run in experiment["runs"] if run["run"] in wanted]
     if not given.dry_run:

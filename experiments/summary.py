@@ -14,11 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from waitinfo.analysis.pictures import figures
+from waitinfo.analysis.run import ANALYSES
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
-from waitinfo.evaluation.plot import draw
+from waitinfo.evaluation.plot import draw, save_figure
 from waitinfo.evaluation.points import Point, read_points, select
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -30,6 +33,10 @@ ALLOW, CATCH_UP = "-allow", "-catch-up"
 SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
 SEED_AL = range(3, 9)
+SHOWN = {
+    "pos": ("pos-words", "pos-single-tokens"), "ratio": ("ratio",), "early-stop": ("early-stop",),
+    "attention": ("attention",), "difficulty": ("difficulty",), "significance": ("significance",),
+}  # fmt: skip
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
 
 
@@ -45,7 +52,21 @@ class Picture:
         draw(self.curves, "paper.AL", "BLEU", out, self.title, labels=False, bands=self.bands)
 
 
-Output = str | Picture
+@dataclass(frozen=True)
+class Analysis:
+    """A picture of `waitinfo analyse`, drawn from its numbers."""
+
+    what: str
+    name: str
+    numbers: dict[str, Any]
+
+    def draw(self, out: Path) -> None:
+        for name, figure in figures(self.what, self.numbers):
+            if name == self.name:
+                save_figure(figure, out)
+
+
+Output = str | Picture | Analysis
 
 
 def row(cells: Iterable[str]) -> str:
@@ -205,6 +226,45 @@ def multi30k_ablations(results: Path) -> dict[str, Output]:
     return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
 
 
+def authors_code(results: Path) -> dict[str, Output]:
+    """The authors' code beside ours, on the same captions; endings are allowed in both."""
+    theirs = read_points([results / "authors-code" / "points.jsonl"])
+    ours = read_points([results / "multi30k" / "points.jsonl"])
+    rows = [
+        [p["set"], p["name"], f"{p['k']:g}", *(f"{value(p, axis):.2f}" for axis in COLUMNS[:5]),
+         f"{100 * p['early_stop']:.1f}%"]
+        for p in sorted(theirs, key=lambda p: (p["set"], p["name"], p["k"]))
+    ]  # fmt: skip
+    curves = by_name([*select(theirs, ["set=test_2016_flickr"]), *ours])
+    shown = ("wait-info-allow", "multipath-allow", "authors-wait-info", "authors-multipath",
+             "authors-multipath-warm")  # fmt: skip
+    title = "Multi30k German → English: the authors' code and this one, endings allowed"
+    heads = ["set", "system", "dial", *HEADS[:5], "early stop"]
+    return {
+        "authors-code/table.md": table(heads, rows),
+        "authors-code/curves.svg": Picture([curves[name] for name in shown], title),
+    }
+
+
+def de_en_analysis(results: Path) -> dict[str, Output]:
+    """Tables of every analysis of the bundled model, and pictures of that of newstest2015."""
+    path = results / "de-en-analysis" / "measurements.json"
+    measured = json.loads(path.read_text("utf-8"))
+    parts = []
+    for set_name, found in measured.items():
+        parts.append(f"# {set_name}\n\n{found['facts']['test']['sentences']:,} sentences.\n")
+        for what in SHOWN:
+            parts.append(f"## {ANALYSES[what].title}\n")
+            made = ANALYSES[what].tables(found[what])
+            parts += [f"{each.title}:\n\n{table(each.heads, each.rows)}" for each in made]
+    pictures: dict[str, Output] = {
+        f"de-en-analysis/{name}.svg": Analysis(what, name, measured["newstest2015"][what])
+        for what, names in SHOWN.items()
+        for name in names
+    }
+    return {"de-en-analysis/table.md": "\n".join(parts), **pictures}
+
+
 def seed_cell(point: Point, axis: str) -> str:
     found = value(point, axis)
     if found is None:
@@ -217,17 +277,18 @@ def seed_cell(point: Point, axis: str) -> str:
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
-    for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi):
+    for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
+                       authors_code, de_en_analysis):  # fmt: skip
         found |= experiment(results)
     return found
 
 
 def main() -> None:
     for name, output in outputs().items():
-        if isinstance(output, Picture):
-            output.draw(RESULTS / name)
-        else:
+        if isinstance(output, str):
             (RESULTS / name).write_text(output, "utf-8")
+        else:
+            output.draw(RESULTS / name)
         print(name)
 
 

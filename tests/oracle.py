@@ -14,6 +14,7 @@ from torch import Tensor
 from waitinfo.model import Transformer
 from waitinfo.model.batch import Batch
 from waitinfo.systems import PolicyState, Step, System
+from waitinfo.systems.base import LONGEST
 from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.text.special import BOS, EOS, PAD
 
@@ -88,8 +89,8 @@ def literal_path(
 def dial_near(system: System, k: float) -> float:
     """A dial value in the system's range that grows with k."""
     dial = system.dial
-    if dial is None or math.isinf(dial.maximum):
-        return k
+    if dial is None or dial.maximum >= LONGEST:
+        return max(k, dial.minimum) if dial else k
     return dial.minimum + (dial.maximum - dial.minimum) * k / (k + 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import torch
 import waitinfo
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.display import Pace
 from waitinfo.cli.loading import use_threads
 from waitinfo.cli.translate import LiveText
 from waitinfo.model import Transformer
@@ -399,6 +401,58 @@ def test_a_beam_reads_what_is_not_utf8(full: Path) -> None:
 def test_a_beam_does_not_pretend(full: Path, more: list[str]) -> None:
     done = called("translate", "--model", full, "--beam", 2, *more, "ba")
     assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+
+
+def test_files_of_any_length(full: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt.gz"
+    source.write_bytes(b"ba be. bi\n\ngr\xfcn\nba be bi bo")
+    given = ["translate", "--model", full, "--input", source, "--out", out]
+    done = called(*given, "--rows", 2)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout and "in.txt, line 3: not valid UTF-8" in done.stderr
+    assert "4 lines translated" in done.stderr
+    right = called("translate", "--model", full, "ba be. bi", "", "gr\ufffdn", "ba be bi bo")
+    assert gzip.decompress(out.read_bytes()).decode() == right.stdout
+    assert "exists already" in called(*given).stderr
+    assert "is complete" in called(*given, "--resume").stderr
+    done = called(*given, "--force", "--beam", 2, "--best", 2, "--scores", "--no-segment")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in gzip.decompress(out.read_bytes()).decode().splitlines()]
+    assert [len(row) for row in rows] == [4] * 4
+    beam = called("translate", "--model", full, "--beam", 2, "--no-segment", "ba be. bi")
+    assert beam.stdout == rows[0][1] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--out", "x", "ba"], "--out: needs --input"),
+        (["--out", "x", "--input", "IN", "--show", "json"], "--out: leave out --pace, --show"),
+        (["--out", "x", "--input", "IN", "--pace", "3"], "--out: leave out --pace, --show"),
+        (["--out", "x", "--input", "IN", "--rows", "0"], "a batch of 0 rows: must be at least 1"),
+        (["--out", "x", "--input", "IN", "--top-k", "2"], "top_k 2: needs a temperature"),
+        (["--out", "IN", "--input", "IN"], "is the input"),
+        (["--resume", "ba"], "--resume: needs --input and --out"),
+        (["--temperature", "1", "ba"], "--temperature: needs --input and --out"),
+    ],
+)
+def test_files_that_cannot_be(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "IN").write_text("ba\n")
+    done = called("translate", "--model", full, *more)
+    assert done.returncode == 2 and message in done.stderr and not done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["IN"]
+
+
+def test_progress_has_lines_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 lines were there at the start; 20 more took 4 seconds, and 50 are left."""
+    now = iter([100.0, 104.0])
+    monkeypatch.setattr("waitinfo.cli.display.time.monotonic", lambda: next(now))
+    pace = Pace(100)
+    assert pace.text(30) == "30 of 100 lines"
+    assert pace.text(50) == "50 of 100 lines, 5 per second, 0:00:10 left"
 
 
 def test_lines_before_a_bad_one_are_translated(run: Path, full: Path, tmp_path: Path) -> None:

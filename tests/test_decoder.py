@@ -10,12 +10,12 @@ import torch
 
 from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.systems.mma.attention import MonotonicAttention
 from waitinfo.systems.moe_wait_k.attention import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.translation.beam import BeamDecoder
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:
@@ -128,10 +128,15 @@ def test_unknown_ending(tiny_model) -> None:
         Decoder(tiny_model(), build_system("full"), "never")
 
 
-def brute_force_beam(model, source: list[int], width: int, penalty: float) -> list[int]:
-    """Beam search with whole passes and Python lists."""
-    beams: list[tuple[float, list[int]]] = [(0.0, [])]
-    ended: list[tuple[float, list[int]]] = []
+Scored = list[tuple[float, list[int]]]
+
+
+def brute_force_candidates(
+    model, source: list[int], width: int, penalty: float
+) -> tuple[Scored, Scored]:
+    """Beam search with whole passes and Python lists: what ended, and what was going on."""
+    beams: Scored = [(0.0, [])]
+    ended: Scored = []
     limit = 2 * (len(source) + 1) + 10
     for length in range(1, limit + 1):
         candidates = []
@@ -150,6 +155,11 @@ def brute_force_beam(model, source: list[int], width: int, penalty: float) -> li
         beams = [c for c in candidates if c[1][-1] != EOS][:width]
         if len(ended) >= width:
             break
+    return ended, beams
+
+
+def brute_force_beam(model, source: list[int], width: int, penalty: float) -> list[int]:
+    ended, beams = brute_force_candidates(model, source, width, penalty)
     return max(ended, key=lambda c: c[0])[1] if ended else beams[0][1]
 
 

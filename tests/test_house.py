@@ -27,16 +27,26 @@ MAY_IMPORT = {
     "model": {"text", "systems"},
     "systems": {"model", "text"},
     "streaming": {"model", "systems", "text"},
-    "evaluation": {"model", "streaming", "systems", "text"},
-    "training": {"evaluation", "model", "streaming", "systems", "text"},
+    "translation": {"model", "streaming", "systems", "text"},
+    "evaluation": {"model", "streaming", "systems", "text", "translation"},
+    "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
+    "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
+    "serving": {"model", "streaming", "systems", "text"},
+    "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
+# Parts outside the core, each with an extra of its own.
+PACKAGES = {
+    "serving": {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "client": {"websockets"},
+}
 # Further imports of a part, only inside functions: extras or large packages.
 EXTRAS = {
     "text": {"zstandard"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
+    "analysis": {"spacy", "stanza"},
 }
 
 
@@ -120,6 +130,7 @@ def test_the_core_needs_four_packages() -> None:
         if name not in {*MAY_IMPORT, *TOP}:
             continue
         allowed = CORE | sys.stdlib_module_names | {"waitinfo"}
+        allowed |= PACKAGES.get(name, set())
         if module.startswith("waitinfo.model.kernels"):
             allowed = allowed | {"triton"}
         for other in imports(path, inside=False):
@@ -150,7 +161,8 @@ def test_nothing_is_imported_in_a_circle() -> None:
     [m for m in FILES if part(m) == "text"]
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.model.bundled", "waitinfo.model.sizes", "waitinfo.training.display"]
-    + ["waitinfo.cli.commands", "waitinfo.cli.models", "waitinfo.cli.compare"],
+    + ["waitinfo.cli.commands", "waitinfo.cli.models", "waitinfo.cli.compare"]
+    + [m for m in FILES if part(m) == "client"],
 )
 def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
@@ -200,6 +212,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("train --help", "adaptive-wait-k"),
         ("translate --help", "--pace"),
         ("evaluate --help", "--reference"),
+        ("analyse --help", "--source-tags"),
         ("models", "wait-info"),
         ("models de-en", "de-en"),
     ],

@@ -41,11 +41,16 @@ def linear(outputs: int, inputs: int, bias: bool = True) -> tuple[IntegerLinear,
 
 @pytest.mark.parametrize("inputs", [8, 64, 2048])
 @pytest.mark.parametrize("rows", [1, 5, 60])
-@pytest.mark.parametrize("ways", ["packed plain", "packed", "plain", ""])
+@pytest.mark.parametrize("ways", ["native", "packed", "plain", ""])
+@pytest.mark.parametrize("positive", [False, True])
 def test_products_are_exact(
-    inputs: int, rows: int, ways: str, monkeypatch: pytest.MonkeyPatch
+    inputs: int, rows: int, ways: str, positive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against int64, at the largest sums there can be too; by every way to multiply."""
+    if ways != "native":
+        monkeypatch.setattr(integer, "library", lambda: None)
+    elif integer.library() is None:
+        pytest.skip("the kernels were not built, or not for this CPU")
     for way in ("packed", "plain"):
         check = {"packed": "packed_product_works", "plain": "integer_product_works"}[way]
         if way not in ways:
@@ -53,12 +58,13 @@ def test_products_are_exact(
         elif not getattr(integer, check)():
             pytest.skip(f"this CPU has no exact {way} product")
     torch.manual_seed(inputs)
-    left = torch.randint(-127, 128, (rows, inputs))
+    left = torch.randint(0, 256, (rows, inputs)) - (0 if positive else 128)
+    left.clamp_min_(0 if positive else -127)
     weight = torch.randint(-127, 128, (24, inputs), dtype=torch.int8)
-    left[0], weight[0] = 127, 127
-    left[-1], weight[1] = -127, 127
+    left[0], weight[0] = left.max(), 127
+    left[-1], weight[1] = left.min(), -127
     factor = torch.rand(24)
-    found = integer.IntegerMatrix(weight, factor).multiply(left.float())
+    found = integer.IntegerMatrix(weight, factor, None, positive).multiply(left.float())
     assert torch.equal(found, (left @ weight.long().t()).float() * factor)
 
 

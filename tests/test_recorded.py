@@ -199,6 +199,30 @@ def test_streams_report_the_same_with_both_engines() -> None:
     assert max(event[-1] for event in found[0][0]) > 2  # sentences
 
 
+@pytest.mark.parametrize("name", ["wait-info", "adaptive-wait-k"])
+def test_forced_tokens_are_written_first(name: str) -> None:
+    """Some at other places than the policy's, and followed by tokens of the model's own choice."""
+    model, system = MODELS[name]
+    path = [(9, 1), (12, 3), (20, 3), (7, 4)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        engine = kind(model, system, slots=2, capacity=20)
+        forced, free = engine.open(1.0), engine.open(1.0)
+        engine.force(forced, path)
+        events = []
+        for word in (5, 6, 7, 8, 9):
+            for slot in (forced, free):
+                engine.feed(slot, [word])
+            events += engine.run()
+        for slot in (forced, free):
+            engine.feed(slot, [], complete=True)
+        events += engine.run()
+        found.append(by_slot(events))
+    assert found[0] == found[1]
+    writes = [(e[2], e[3]) for e in found[1] if e[0] == forced and e[1] == WRITE]
+    assert writes[: len(path)] == path and len(writes) > len(path)
+
+
 def _translate(model, system, source: list[int]) -> list:
     engine = Engine(model, system, slots=1, capacity=20)
     engine.feed(engine.open(1.0), source, complete=True)

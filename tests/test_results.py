@@ -93,11 +93,33 @@ def test_every_picture_matches_the_points(outputs: dict[str, Any]) -> None:
     pictures = {name: made for name, made in outputs.items() if not isinstance(made, str)}
     assert set(pictures) == drawn_files(".svg")
     for name, made in pictures.items():
+        if not hasattr(made, "curves"):
+            continue
         assert picture_misfit(RESULTS / name, made.curves) < TOLERANCE, (
             f"{name}: run `make results`"
         )
         text = (RESULTS / name).read_text("utf-8")
         assert made.title in text and all(f">{curve.name}" in text for curve in made.curves)
+
+
+def texts_of(path: Path) -> list[str]:
+    """Everything that is written in a picture: titles, labels, the numbers at the axes."""
+    return [
+        "".join(text.itertext()) for text in ElementTree.parse(path).getroot().iter(f"{SVG}text")
+    ]
+
+
+def test_pictures_of_the_analysis_match_its_numbers(
+    outputs: dict[str, Any], tmp_path: Path
+) -> None:
+    """The order of the parts of speech, means and axes are those of a new drawing."""
+    pictures = {n: made for n, made in outputs.items() if hasattr(made, "numbers")}
+    assert len(pictures) == 7
+    for name, made in pictures.items():
+        made.draw(tmp_path / "new.svg")
+        assert texts_of(RESULTS / name) == texts_of(tmp_path / "new.svg"), (
+            f"{name}: run `make results`"
+        )
 
 
 def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -> None:
@@ -107,7 +129,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
     for experiment, run in (
         ("multi30k", "wait-k-5"), ("multi30k-norm-before", "wait-info"), ("de-en", "multipath"),
         ("de-en-ablations", "no-floor"), ("en-vi", "multipath"),
-        ("multi30k-ablations", "wait-info"),
+        ("multi30k-ablations", "wait-info"), ("authors-code", "wait-info"),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
         points = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -115,12 +137,16 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
             if point["run"] == run and point["k"] == 5 and not point["name"].endswith("-allow"):
                 point["quality"]["BLEU"] += 0.05
         path.write_text("".join(json.dumps(point) + "\n" for point in points), "utf-8")
+    path = altered / "de-en-analysis" / "measurements.json"
+    measured = json.loads(path.read_text("utf-8"))
+    measured["newstest2015"]["ratio"]["info_ratio"] += 0.01
+    path.write_text(json.dumps(measured), "utf-8")
     changed = load_script("summary").outputs(altered)
     assert set(changed) == set(outputs)
     for name, made in changed.items():
         if isinstance(made, str):
             assert made != outputs[name], name
-        else:
+        elif hasattr(made, "curves"):
             assert picture_misfit(RESULTS / name, made.curves) > TOLERANCE, name
 
 
@@ -130,7 +156,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
 def comparisons() -> list[tuple[str, str, str]]:
     """Page, command and table of every comparison."""
     found = []
-    for page in sorted(RESULTS.glob("*/README.md")):
+    for page in (*sorted(RESULTS.glob("*/README.md")), ROOT / "docs" / "paper.md"):
         pattern = r"^    waitinfo compare (results/.*)\n\n((?:\|.*\n)+)"
         for command, table in re.findall(pattern, page.read_text("utf-8"), re.MULTILINE):
             found.append((page.parent.name, command, table))
@@ -179,7 +205,7 @@ def test_the_scores_on_the_bundled_models_card() -> None:
 
 
 def test_all_comparisons_are_found() -> None:
-    assert len(comparisons()) == 8
+    assert len(comparisons()) == 13
 
 
 # What belongs in results/
@@ -187,7 +213,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 8
+    assert len(files) == 9
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path

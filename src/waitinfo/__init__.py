@@ -16,18 +16,30 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from waitinfo.client.clients import AsyncClient, Client
     from waitinfo.streaming.asynchronous import AsyncTranslator
     from waitinfo.streaming.event import Event
     from waitinfo.streaming.stream import Stream
     from waitinfo.streaming.translator import Translator, load
 
 __version__ = "0.1.0"
-__all__ = ["AsyncTranslator", "Event", "Stream", "Translator", "WaitinfoError", "load"]
+__all__ = [
+    "AsyncClient",
+    "AsyncTranslator",
+    "Client",
+    "Event",
+    "Stream",
+    "Translator",
+    "WaitinfoError",
+    "load",
+]
 
 __getattr__, _ = lazy_names(
     __name__,
     {
+        "AsyncClient": "waitinfo.client.clients",
         "AsyncTranslator": "waitinfo.streaming.asynchronous",
+        "Client": "waitinfo.client.clients",
         "Event": "waitinfo.streaming.event",
         "Stream": "waitinfo.streaming.stream",
         "Translator": "waitinfo.streaming.translator",

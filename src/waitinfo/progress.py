@@ -50,9 +50,14 @@ class Lines:
 
     def advance(self, done: float) -> None:
         now = time.monotonic()
+        text = self.describe(done)
         if self._total and now - self._last >= self.every:
             self._last = now
-            self._print(f"{self._name}: {100 * done / self._total:.0f}%")
+            self._print(f"{self._name}: {text}")
+
+    def describe(self, done: float) -> str:
+        """The amount of work done, as it is shown."""
+        return f"{100 * done / self._total:.0f}%" if self._total else ""
 
     def note(self, text: str) -> None:
         self._print(text)

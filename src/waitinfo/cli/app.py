@@ -18,6 +18,8 @@ LISTS = {
     "train": {"--set"},
     "translate": {"--set"},
     "evaluate": {"--set"},
+    "analyse": {"--set", "--against-set", "--source-tags", "--target-tags"},
+    "serve": {"--model", "--origins"},
 }  # fmt: skip
 TEXT_FOLLOWS = {"translate"}  # there a list ends at the first argument that is not name=value
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from waitinfo.cli.analysing import analyse
 from waitinfo.cli.making import Paths, prepare, train
+from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
 
 app = typer.Typer(
     name="waitinfo",
@@ -17,18 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-ModelFolder = Annotated[
-    Path | None,
-    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
-]
-DecodingSystem = Annotated[
-    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
-]
-DecodingSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
-]
 
 
 def _version(asked: bool) -> None:
@@ -77,22 +67,57 @@ def translate(
         str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
     ] = "guard",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write here what --input becomes, line by line.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted translation to --out.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace --out, or start it anew.")
+    ] = False,
+    segment: Annotated[
+        bool,
+        typer.Option("--segment/--no-segment", help="Translate each sentence of a line by itself."),
+    ] = True,
+    best: Annotated[
+        int, typer.Option(help="Translations of each line in --out, between tabs.")
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Write log p per token and a tab before each.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="Sample translations for --out at this temperature.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample from the best tokens only.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 1,
+    rows: Annotated[
+        int | None, typer.Option(help="Sentences of a batch for --out [default: by the device].")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[
         str,
         typer.Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
-            "on a CPU, else float32].",
+            "on a CPU, bfloat16 for --out on a GPU, else float32].",
             show_default=False,
         ),
     ] = "auto",
     threads: Annotated[
         int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0,
+    server: Annotated[
+        str | None, typer.Option(help="Let this server translate, such as http://HOST:8000.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Key to the server.", envvar="WAITINFO_KEY")
+    ] = None,
 ) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
-    From standard input, words are printed as soon as they are due.
+    From standard input, words are printed as soon as they are due. With --out, a file of any
+    length is translated in large batches; it can be interrupted and resumed, and shared by several
+    processes: torchrun --nproc-per-node 8 -m waitinfo translate …
 
     Examples:
 
@@ -103,6 +128,10 @@ def translate(
         waitinfo translate --pace 3 --show path "Wo hast du das Buch gekauft?"
 
         waitinfo translate --model run --input test.de > test.en
+
+        waitinfo translate --model run --input news.de.xz --out news.en.xz --device cuda --beam 4
+
+        waitinfo translate --server http://127.0.0.1:8000 --pace 3 "Guten Morgen zusammen!"
     """
     from waitinfo.cli.translate import Request, run
 
@@ -121,6 +150,84 @@ def translate(
             device=device,
             dtype=dtype,
             threads=threads,
+            out=out,
+            resume=resume,
+            force=force,
+            rows=rows,
+            segment=segment,
+            best=best,
+            scores=scores,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+            server=server,
+            key=key,
+        )
+    )
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="Model or run folders, or names of bundled ones [default: de-en]."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
+    streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32,
+    compare: Annotated[
+        int,
+        typer.Option(help="Streams that may also decode by wait-k, and by full, for the page."),
+    ] = 4,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    keys: Annotated[
+        Path | None, typer.Option(help="A TOML file of keys; only clients with one are served.")
+    ] = None,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option(help="Pages that may connect, such as https://example.org; * for all."),
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Serve other machines without keys.")
+    ] = False,
+    idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0,
+    drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve live translation: a page, WebSockets and LibreTranslate's interface.
+
+    Open http://127.0.0.1:8000/ and watch. Listens on this machine only, unless told otherwise.
+
+    Examples:
+
+        waitinfo serve
+
+        waitinfo serve --model run --port 8080 --streams 64
+
+        waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
+    """
+    from waitinfo.cli.serve import Request, run
+
+    run(
+        Request(
+            models=model or [],
+            host=host,
+            port=port,
+            streams=streams,
+            compare=compare,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            keys=keys,
+            origins=origins or [],
+            open_to_all=open_,
+            idle=idle,
+            drain=drain,
+            log_level=log_level,
         )
     )
 
@@ -296,6 +403,9 @@ def compare(
             title=title,
         )
     )
+
+
+app.command()(analyse)
 
 
 @app.command()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,26 @@ from waitinfo.training.display import (
 console = Console(stderr=True, highlight=False)
 
 
+class Pace:
+    """Lines per second and time left, from the progress of one stage."""
+
+    def __init__(self, total: float, unit: str = "lines") -> None:
+        self.total, self.unit = total, unit
+        self._start: tuple[float, float] | None = None
+
+    def text(self, done: float) -> str:
+        """What is done; the first call says where the work began, as after resuming."""
+        now = time.monotonic()
+        self._start = self._start or (done, now)
+        first, began = self._start
+        text = f"{done:,.0f} of {self.total:,.0f} {self.unit}"
+        if done <= first or now <= began:
+            return text
+        rate = (done - first) / (now - began)
+        left = timedelta(seconds=round((self.total - done) / rate))
+        return f"{text}, {rate:,.0f} per second, {left} left"
+
+
 class BarProgress:
     """A bar for each stage."""
 
@@ -53,21 +75,45 @@ class BarProgress:
             self.bars.update(self.task, total=total, completed=total)
 
 
+class PaceBar(BarProgress):
+    """A bar with lines per second and time left, for stages whose amount is known."""
+
+    def stage(self, name: str, total: float | None = None) -> None:
+        self._complete()
+        self.pace = None if total is None else Pace(total)
+        self.task = self.bars.add_task(name, total=total, pace="")
+
+    def advance(self, done: float) -> None:
+        pace = "" if self.pace is None else self.pace.text(done)
+        self.bars.update(self.task, completed=done, pace=pace)
+
+
+class PaceLines(Lines):
+    """The same as plain lines."""
+
+    def stage(self, name: str, total: float | None = None) -> None:
+        super().stage(name, total)
+        self._pace = None if total is None else Pace(total)
+
+    def describe(self, done: float) -> str:
+        return super().describe(done) if self._pace is None else self._pace.text(done)
+
+
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Bars on a terminal, lines elsewhere."""
+def progress_bar(paced: bool = False) -> Iterator[Progress]:
+    """Bars on a terminal, lines elsewhere; `paced` adds lines per second and time left."""
     if not console.is_terminal:
-        yield Lines()
+        yield PaceLines() if paced else Lines()
         return
-    columns = (
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:24}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
+    amount = (
+        (TextColumn("{task.fields[pace]}"),)
+        if paced
+        else (TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     )
+    name = TextColumn("{task.description:12}" if paced else "{task.description:24}")
+    columns = (SpinnerColumn(finished_text="✓"), name, BarColumn(), *amount)
     with RichProgress(*columns, console=console) as bars:
-        progress = BarProgress(bars)
+        progress = PaceBar(bars) if paced else BarProgress(bars)
         yield progress
         progress._complete()
 

@@ -1,8 +1,25 @@
-"""Reading option values that several commands share."""
+"""Options that several commands share, and reading their values."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from waitinfo.errors import WaitinfoError
+
+ModelFolder = Annotated[
+    Path | None,
+    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
+]
+DecodingSystem = Annotated[
+    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
+]
+DecodingSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
+]
 
 
 def numbers(option: str, text: str | None) -> list[float | None]:

@@ -11,17 +11,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waitinfo.cli.display import note
 from waitinfo.cli.loading import check_beam, load, use_threads
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.saving import LoadedModel
-from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
+from waitinfo.translation.lines import LineTranslator
+from waitinfo.translation.options import TranslationOptions
+
+if TYPE_CHECKING:
+    from waitinfo.client.clients import Client
 
 TOGETHER = 32  # lines of a file translated at a time
 SLOWEST = 0.001  # words per second: one in a quarter of an hour
@@ -44,15 +49,36 @@ class Request:
     device: str
     dtype: str
     threads: int
+    out: Path | None
+    resume: bool
+    force: bool
+    rows: int | None
+    segment: bool
+    best: int
+    scores: bool
+    temperature: float
+    top_k: int
+    seed: int
+    server: str | None = None
+    key: str | None = None
 
 
 def run(request: Request) -> None:
+    if request.out is not None:
+        from waitinfo.cli.files import run as translate_file
+
+        translate_file(request)
+        return
+    _check_plain(request)
     if request.show not in VIEWS:
         raise unknown("--show", request.show, VIEWS)
     if request.pace and not SLOWEST <= request.pace < math.inf:
         raise WaitinfoError(
             f"--pace {request.pace:g}: must be 0, or finite and at least {SLOWEST:g}"
         )
+    if request.server is not None:
+        _on_server(request, request.server)
+        return
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
@@ -62,7 +88,7 @@ def run(request: Request) -> None:
     if request.beam > 1:
         if request.pace or request.show != "words":
             raise WaitinfoError("--beam: shows words alone; leave out --pace and --show")
-        _with_beam(loaded, request.beam, _typed_lines() if lines is None else lines)
+        _with_beam(loaded, request, _typed_lines() if lines is None else lines)
         return
     translator = Translator(loaded, TOGETHER, ending=request.ending)
     view = VIEWS[request.show]()
@@ -71,7 +97,46 @@ def run(request: Request) -> None:
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
-        _together(translator, k, view, lines)
+        _together(translator, request, view, lines)
+
+
+def _check_plain(request: Request) -> None:
+    """Refuse options that only make sense with --out."""
+    given = {
+        "--resume": request.resume,
+        "--force": request.force,
+        "--rows": request.rows is not None,
+        "--best": request.best > 1,
+        "--scores": request.scores,
+        "--temperature": request.temperature > 0,
+        "--top-k": request.top_k > 0,
+    }
+    for name in (name for name, used in given.items() if used):
+        raise WaitinfoError(f"{name}: needs --input and --out")
+
+
+def _on_server(request: Request, url: str) -> None:
+    """The same, but a server translates."""
+    local = {"--system": request.system, "--set": request.settings, "--beam": request.beam > 1}
+    if given := [name for name, value in local.items() if value]:
+        raise WaitinfoError(f"{given[0]}: the server chooses; leave it out with --server")
+    try:
+        from waitinfo.client.clients import Client
+    except ImportError as error:
+        raise WaitinfoError(
+            f"--server needs {error.name}: pip install 'waitinfo[client]'"
+        ) from None
+    k, lines, view = request.k, _lines(request), VIEWS[request.show]()
+    model = None if request.model is None else str(request.model)
+    with Client(url, request.key, model=model) as client:
+        if lines is None:
+            _follow(client, k, view)
+        elif request.pace:
+            _at_pace(client, k, view, lines, request.pace)
+        else:
+            for chunk in _chunks(lines, TOGETHER):
+                for line, events in zip(chunk, client.events(chunk, k), strict=True):
+                    view.line(line, events)
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -104,17 +169,19 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     yield chunk
 
 
-def _together(translator: Translator, k: float | None, view: View, lines: Iterator[str]) -> None:
+def _together(translator: Translator, request: Request, view: View, lines: Iterator[str]) -> None:
     """Translate many lines at once, each as one stream."""
     for chunk in _chunks(lines, TOGETHER):
-        streams = {translator.stream(k, history=0): line for line in chunk}
+        streams = {
+            translator.stream(request.k, segment=request.segment, history=0): line for line in chunk
+        }
         pushed = translator.push_many(streams)
         finished = translator.finish_many(streams)
         for stream, line in streams.items():
             view.line(line, pushed[stream] + finished[stream])
 
 
-def _follow(translator: Translator, k: float | None, view: View) -> None:
+def _follow(translator: Translator | Client, k: float | None, view: View) -> None:
     """Translate standard input while it arrives; each line is one stream."""
     if sys.stdin.isatty():
         note("type, a line at a time; Ctrl-D ends")
@@ -136,7 +203,7 @@ def _follow(translator: Translator, k: float | None, view: View) -> None:
 class LiveLine:
     """The line being typed: its stream, and what the view needs when the line ends."""
 
-    def __init__(self, translator: Translator, k: float | None, view: View) -> None:
+    def __init__(self, translator: Translator | Client, k: float | None, view: View) -> None:
         self.translator, self.k, self.view = translator, k, view
         self._start()
 
@@ -196,7 +263,11 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _at_pace(
-    translator: Translator, k: float | None, view: View, lines: Iterator[str], pace: float
+    translator: Translator | Client,
+    k: float | None,
+    view: View,
+    lines: Iterator[str],
+    pace: float,
 ) -> None:
     """Words arrive at speaking speed; the translation grows beneath them."""
     for line in lines:
@@ -214,11 +285,16 @@ def _at_pace(
             view.line(line, trace)
 
 
-def _with_beam(loaded: LoadedModel, beam: int, lines: Iterator[str]) -> None:
-    decoder = BeamDecoder(loaded.model, beam)
+def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
+    translator = LineTranslator(
+        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
+    )
     for chunk in _chunks(lines, TOGETHER * 4):
-        tokens = [loaded.vocabulary.source.encode(line) for line in chunk]
-        found = iter(decoder.decode([sentence for sentence in tokens if sentence]))
-        for sentence in tokens:
-            print(loaded.vocabulary.target.decode(next(found).tokens) if sentence else "")
+        found = {
+            translation.line: translation.text
+            for complete in translator.translate(enumerate(chunk))
+            for (translation,) in complete
+        }
+        for number in range(len(chunk)):
+            print(found[number])
         sys.stdout.flush()

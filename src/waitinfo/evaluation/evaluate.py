@@ -27,11 +27,11 @@ from waitinfo.evaluation.trace import WordTrace, word_trace
 from waitinfo.model.folder import fingerprint
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
-from waitinfo.streaming.beam import BeamDecoder
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
+from waitinfo.translation.beam import BeamDecoder
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ COLOURS = (
 )  # fmt: skip
 MARKS = "os^Dvp*Xh<"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+STYLE = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+    "svg.fonttype": "none", "svg.hashsalt": "waitinfo", "pdf.fonttype": 42,
+}  # fmt: skip
 TITLES = {
     "paper.AL": "Average Lagging (tokens, end-of-sentence counted, hypothesis length)",
     "word.AL": "Average Lagging (words, reference length)",
@@ -36,7 +40,7 @@ def check_format(out: Path) -> None:
         raise WaitinfoError(f"--out {out}: the name must end in {', '.join(FORMATS)}")
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
@@ -63,12 +67,8 @@ def draw(
     labels: show dial values at the points; bands: show the uncertainty of each curve.
     """
     check_format(out)
-    plt = _pyplot()
-    style = {
-        "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
-        "svg.fonttype": "none", "svg.hashsalt": "waitinfo", "pdf.fonttype": 42,
-    }  # fmt: skip
-    with plt.rc_context(style):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
         own = [curve for curve in curves if not curve.published]
         for number, curve in enumerate(own):
@@ -82,7 +82,7 @@ def draw(
         if title:
             axes.set_title(plain(title), fontsize=10)
         axes.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none")
-        _save(figure, out)
+        save_figure(figure, out)
         plt.close(figure)
 
 
@@ -96,7 +96,7 @@ def curve_id(curve: Curve) -> str:
     return f"curve:{curve.name}"
 
 
-def _save(figure: Any, out: Path) -> None:
+def save_figure(figure: Any, out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # Without date and version, the same points give the same file.

@@ -78,6 +78,26 @@ def score(
     return Score(float(found.score), float(interval), signature)
 
 
+def sentence_statistics(
+    name: str, hypotheses: Sequence[str], references: Sequence[str]
+) -> np.ndarray:
+    """Counts of each sentence, whose sums over sentences give the corpus score: [sentences, …]."""
+    metric = _metric(name, tuple(references))
+    return np.array(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
+
+
+def from_statistics(name: str, sums: np.ndarray) -> float:
+    """The corpus score of summed counts."""
+    counts = [int(count) for count in sums]
+    return float(_metric(name, None)._compute_score_from_stats(counts).score)
+
+
+def sentence_scores(name: str, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """The score of each sentence alone: [sentences]."""
+    rows = sentence_statistics(name, hypotheses, references)
+    return np.array([from_statistics(name, row) for row in rows])
+
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> float:
     """Corpus BLEU of detokenised text."""
     return score("BLEU_lowercase" if lowercase else "BLEU", hypotheses, references).score

@@ -90,7 +90,9 @@ class _Conversion:
     def _layer(self, layer: nn.Module, name: str) -> None:
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         layer.feed_forward.inner = self._linear(f"{name}.feed_forward.inner")  # type: ignore[assignment]
-        layer.feed_forward.out = self._linear(f"{name}.feed_forward.out")  # type: ignore[assignment]
+        layer.feed_forward.out = self._linear(  # type: ignore[assignment]
+            f"{name}.feed_forward.out", positive=True
+        )
         layer.attention = self._self_attention(layer.attention, f"{name}.attention")
         for around in ("around_attention", "around_cross", "around_feed_forward"):
             if (residual := getattr(layer, around, None)) is not None:
@@ -133,9 +135,11 @@ class _Conversion:
             scaled[:width] *= factor
             self.weights[part] = scaled
 
-    def _linear(self, name: str, out: torch.dtype = torch.float32) -> IntegerLinear:
+    def _linear(
+        self, name: str, out: torch.dtype = torch.float32, positive: bool = False
+    ) -> IntegerLinear:
         weight, scale = self._matrix(f"{name}.weight")
-        return IntegerLinear(weight, scale, self.weights.pop(f"{name}.bias", None), out)
+        return IntegerLinear(weight, scale, self.weights.pop(f"{name}.bias", None), out, positive)
 
     def _embedding(self, name: str) -> IntegerEmbedding:
         return IntegerEmbedding(*self._matrix(f"{name}.weight"))

@@ -19,20 +19,25 @@ from torch import Tensor, nn
 from waitinfo.model.native import NativeMatrix, library
 
 LEVELS = 127
-EXACT_INPUTS = 1024  # products of integers that float32 adds up exactly: 1024 * 127 * 127 < 2^24
-_LEVELS = torch.tensor(float(LEVELS))
+POSITIVE_LEVELS = 255  # of inputs that are never negative
+EXACT_INPUTS = 512  # products of integers that float32 adds up exactly: 512 * 255 * 127 < 2^24
 _SMALLEST = 1e-30  # the least scale of a row, so that its inverse is a number
 
 
 class IntegerMatrix(nn.Module):
     """Integers [out, in] with a factor, and perhaps a bias, per output.
 
+    `positive`: inputs are never negative, and have as many levels for their one sign.
     Multiplies by compiled code where there is some, else by the fastest way that torch has for this
     CPU. All of them give the same bits.
     """
 
-    def __init__(self, weight: Tensor, factor: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, factor: Tensor, bias: Tensor | None = None, positive: bool = False
+    ) -> None:
         super().__init__()
+        self.positive = positive
+        self.levels = torch.tensor(float(POSITIVE_LEVELS if positive else LEVELS))
         self.size = weight.numel()
         self.weight: Tensor
         self.factor: Tensor
@@ -40,7 +45,7 @@ class IntegerMatrix(nn.Module):
         self.register_buffer("factor", factor)
         self.register_buffer("bias", bias)
         code = library()
-        self.native = None if code is None else NativeMatrix(code, weight, factor, bias)
+        self.native = None if code is None else NativeMatrix(code, weight, factor, bias, positive)
         self._packed = None
         if self.native is None and packed_product_works():
             self._packed = _pack(weight, factor)
@@ -49,15 +54,14 @@ class IntegerMatrix(nn.Module):
         self.register_buffer("weight", None if copied else weight)
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """[R, in] whole numbers in -127 … 127 -> [R, out] in float32, without bias."""
+        """[R, in] whole numbers in -127 … 127, or 0 … 255 -> [R, out] in float32, without bias."""
         if self.native is not None:
             assert self.bias is None
             return self.native(rows, whole=True)
         if self._packed is not None:
-            return _multiply_packed(rows, self._packed)
+            return _multiply_packed(rows, self._packed, 0 if self.positive else LEVELS + 1)
         if integer_product_works():
-            product = torch._int_mm(rows.to(torch.int8), self.weight.t())
-            return product.float().mul_(self.factor)
+            return _multiply_plain(rows, self.weight, self.positive).mul_(self.factor)
         return _multiply_as_floats(rows, self.weight).mul_(self.factor)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -65,7 +69,7 @@ class IntegerMatrix(nn.Module):
         if self.native is not None:
             return self.native(rows)
         largest = rows.abs().amax(-1, True).clamp_min_(_SMALLEST)
-        product = self.multiply((rows * torch.div(_LEVELS, largest)).round_()).mul_(largest)
+        product = self.multiply((rows * torch.div(self.levels, largest)).round_()).mul_(largest)
         return product if self.bias is None else product.add_(self.bias)
 
 
@@ -73,9 +77,15 @@ class IntegerLinear(IntegerMatrix):
     """x W^T + b for integers W [out, in] with a scale per output."""
 
     def __init__(
-        self, weight: Tensor, scale: Tensor, bias: Tensor | None, out: torch.dtype = torch.float32
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        out: torch.dtype = torch.float32,
+        positive: bool = False,
     ) -> None:
-        super().__init__(weight, scale.float() / LEVELS, None if bias is None else bias.float())
+        factor = scale.float() / (POSITIVE_LEVELS if positive else LEVELS)
+        super().__init__(weight, factor, None if bias is None else bias.float(), positive)
         self.out_dtype = out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -161,10 +171,17 @@ def _pack(weight: Tensor, factor: Tensor) -> Any:
             torch.backends.quantized.engine = engine
 
 
-def _multiply_packed(rows: Tensor, packed: Any) -> Tensor:
-    """Multiplies with the factors in the same operation."""
+def _multiply_packed(rows: Tensor, packed: Any, zero: int) -> Tensor:
+    """Multiplies with the factors in the same operation. Inputs are stored plus `zero`."""
     multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-    return multiply(rows, 1.0, LEVELS + 1, packed)
+    return multiply(rows, 1.0, zero, packed)
+
+
+def _multiply_plain(rows: Tensor, weight: Tensor, positive: bool) -> Tensor:
+    if not positive:
+        return torch._int_mm(rows.to(torch.int8), weight.t()).float()
+    product = torch._int_mm((rows - 128).to(torch.int8), weight.t())
+    return (product + 128 * weight.sum(1, dtype=torch.int32)).float()
 
 
 def _multiply_as_floats(rows: Tensor, weight: Tensor) -> Tensor:
@@ -178,10 +195,7 @@ def _multiply_as_floats(rows: Tensor, weight: Tensor) -> Tensor:
 def integer_product_works() -> bool:
     """Whether torch multiplies integers on this CPU, and exactly: some instructions saturate."""
 
-    def multiply(rows: Tensor, weight: Tensor) -> Tensor:
-        return torch._int_mm(rows.to(torch.int8), weight.t()).float()
-
-    return _is_exact(multiply)
+    return _is_exact(lambda rows, weight: _multiply_plain(rows, weight, False))
 
 
 @lru_cache(maxsize=1)
@@ -189,7 +203,7 @@ def packed_product_works() -> bool:
     """Whether torch has the packed product for this CPU, and it is exact."""
 
     def multiply(rows: Tensor, weight: Tensor) -> Tensor:
-        return _multiply_packed(rows, _pack(weight, torch.ones(len(weight))))
+        return _multiply_packed(rows, _pack(weight, torch.ones(len(weight))), LEVELS + 1)
 
     return _is_exact(multiply)
 

@@ -10,10 +10,11 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from waitinfo.streaming.channel import Channel
+from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
@@ -41,11 +42,12 @@ class AsyncTranslator:
         raw: bool = False,
         segment: bool = True,
         history: int | None = HISTORY,
+        replay: Replay | None = None,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
         self._worker.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history)
+        channel = translator._open_channel(k, raw, segment, history, replay)
         return AsyncStream(translator._scheduler, channel, translator.check_dial, self._notifier)
 
     def _notifier(self) -> _Notifier:
@@ -64,6 +66,13 @@ class AsyncTranslator:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+class Batch(NamedTuple):
+    """Events of a stream, and whether all that can be done without more text has been done."""
+
+    events: list[Event]
+    idle: bool
 
 
 class AsyncStream(Handle):
@@ -87,15 +96,19 @@ class AsyncStream(Handle):
         """
         return await self._hand_in(text, wait)
 
+    async def flush(self, wait: bool = True) -> list[Event]:
+        """End the present sentence, whatever its text; returns its remaining events."""
+        return await self._hand_in(Mark.FLUSH, wait)
+
     async def finish(self, wait: bool = True) -> list[Event]:
         """No more text will come; returns the remaining events. Cancelled, it closes the stream."""
         try:
-            return await self._hand_in(None, wait)
+            return await self._hand_in(Mark.END, wait)
         except BaseException:
             self.close()
             raise
 
-    async def _hand_in(self, text: str | None, wait: bool) -> list[Event]:
+    async def _hand_in(self, text: Piece, wait: bool) -> list[Event]:
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         scheduler.submit({channel: text}, served_by=self if wait else None)
@@ -118,13 +131,18 @@ class AsyncStream(Handle):
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events as they happen, until the stream has been finished or closed."""
+        async for batch in self.batches():
+            for event in batch.events:
+                yield event
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Events as they happen, all that there are at a time."""
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
-            over = channel.over
+            over, idle = channel.over, not channel.busy
             events = scheduler.collect(channel)
-            for event in events:
-                yield event
+            yield Batch(events, idle)
             if over:
                 scheduler.check_error(channel)
                 return

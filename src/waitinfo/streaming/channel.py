@@ -5,23 +5,38 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
 Listener = Callable[[Sequence["Channel"]], None]
 
 
+class Mark(Enum):
+    """What a stream may be handed instead of text."""
+
+    FLUSH = "the sentence ends here, whatever its text"
+    END = "no more text will come"
+
+
+Piece = str | Mark
+
+
 class Channel:
     """What the scheduler keeps of one stream. All of it belongs to the scheduler."""
 
-    def __init__(self, session: Session, k: float, history: int | None) -> None:
+    def __init__(
+        self, session: Session, k: float, history: int | None, replay: Replay | None = None
+    ) -> None:
         self.session, self.k = session, k
+        self.path = replay.path if replay else ()  # what was written before it was interrupted
         self.listener: Listener | None = None  # called, without the lock, when something changed
-        self.began = time.monotonic()
+        self.began = time.monotonic() - (replay.seconds if replay else 0.0)
         self.slot: int | None = None  # given by the first round
-        self.inbox: list[tuple[float, str | None]] = []  # time and text; None is the end
+        self.inbox: list[tuple[float, Piece]] = []  # with the time it arrived
         self.events: deque[Event] = deque()  # not collected yet
         self.trace: deque[Event] = deque(maxlen=history)
         self.words: deque[str] = deque(maxlen=history)

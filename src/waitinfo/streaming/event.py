@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 
@@ -22,3 +23,8 @@ class Event(NamedTuple):
 
     def as_dict(self) -> dict[str, object]:
         return self._asdict()
+
+
+def shown_text(events: Iterable[Event]) -> str:
+    """The words that events made visible."""
+    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Channel
+from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.engine import NOT_FINITE, TokenEvent
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.recorded import AnyEngine
@@ -60,18 +60,19 @@ class Rounds:
             except Exception as error:
                 self.failures[self.by_slot[slot]] = error
 
-    def take_in(self, channel: Channel, texts: Iterable[str | None], hold: bool) -> None:
-        """Hand what is new of a stream to its session and to the engine; None ends the text."""
+    def take_in(self, channel: Channel, texts: Iterable[Piece], hold: bool) -> None:
+        """Hand what is new of a stream to its session and to the engine."""
         self.events.setdefault(channel, [])
         try:
             for text in texts:
-                if text is None:
+                if isinstance(text, Mark):
                     channel.session.end()
                 else:
                     channel.session.add(text)
             if channel.slot is None:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
+                self.engine.force(channel.slot, channel.path)
             self.engine.set_dial(channel.slot, channel.k)
             if not hold:
                 self.engine.resume(channel.slot)

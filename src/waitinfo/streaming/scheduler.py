@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Channel, Listener, describe
+from waitinfo.streaming.channel import Channel, Listener, Mark, Piece, describe
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.recorded import AnyEngine
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
@@ -64,7 +65,13 @@ class Scheduler:
             self._close_abandoned()
             return self._open
 
-    def open(self, session: Session, k: float, history: int | None = HISTORY) -> Channel:
+    def open(
+        self,
+        session: Session,
+        k: float,
+        history: int | None = HISTORY,
+        replay: Replay | None = None,
+    ) -> Channel:
         """Admit a stream, or refuse it at once."""
         with self._lock:
             self._close_abandoned()
@@ -76,10 +83,10 @@ class Scheduler:
                 f"all {self.engine.slots} streams are in use; close one, or load the model with "
                 f"more: each takes {self.engine.bytes_per_slot / 2**20:.0f} MiB"
             )
-        return Channel(session, k, history)
+        return Channel(session, k, history, replay)
 
-    def submit(self, texts: Mapping[Channel, str | None], served_by: object | None = None) -> None:
-        """Hand in text, or None for the end; all of it or, if a stream refuses, none.
+    def submit(self, texts: Mapping[Channel, Piece], served_by: object | None = None) -> None:
+        """Hand in text or a mark; all of it or, if a stream refuses, none.
 
         `served_by` marks the streams as waited for until `release`.
         """
@@ -89,7 +96,7 @@ class Scheduler:
                 channel.check()
             for channel, text in texts.items():
                 channel.inbox.append((now, text))
-                channel.ended = text is None
+                channel.ended = text is Mark.END
                 channel.served_by = served_by
                 self._announce(channel)
             self._pass_on()

@@ -69,7 +69,7 @@ class Session:
         self._enqueue(words)
 
     def end(self) -> None:
-        """No more text will come."""
+        """The sentence ends here. What follows, if anything, is the next one."""
         self._enqueue([self._letters])
         self._letters = ""
         self._queue.append(END)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 
-from waitinfo.streaming.channel import Channel
+from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.scheduler import Scheduler
 
@@ -63,15 +63,19 @@ class Stream(Handle):
         """
         return self._hand_in(text, wait)
 
+    def flush(self, wait: bool = True) -> list[Event]:
+        """End the present sentence, whatever its text; returns its remaining events."""
+        return self._hand_in(Mark.FLUSH, wait)
+
     def finish(self, wait: bool = True) -> list[Event]:
         """No more text will come; returns the remaining events."""
         try:
-            return self._hand_in(None, wait)
+            return self._hand_in(Mark.END, wait)
         except BaseException:
             self.close()
             raise
 
-    def _hand_in(self, text: str | None, wait: bool) -> list[Event]:
+    def _hand_in(self, text: Piece, wait: bool) -> list[Event]:
         mine = [self._channel]
         self._scheduler.submit({self._channel: text}, served_by=self if wait else None)
         if not wait:

@@ -11,10 +11,11 @@ import torch
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
-from waitinfo.streaming.channel import Channel
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.event import Event, shown_text
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.recorded import new_engine
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
@@ -76,25 +77,34 @@ class Translator:
         raw: bool = False,
         segment: bool = True,
         history: int | None = HISTORY,
+        replay: Replay | None = None,
     ) -> Stream:
         """Open a stream at dial k.
 
         With `raw`, text may arrive in any pieces, not only in words. Without `segment`, all text
         is one sentence, whatever its full stops. `trace` and `text` remember the last `history`
-        events and words; None keeps all of them.
+        events and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history)
+        channel = self._open_channel(k, raw, segment, history, replay)
         return Stream(self._scheduler, channel, self.check_dial)
 
     def _open_channel(
-        self, k: float | None, raw: bool, segment: bool, history: int | None
+        self,
+        k: float | None,
+        raw: bool,
+        segment: bool,
+        history: int | None,
+        replay: Replay | None = None,
     ) -> Channel:
         dial = self.check_dial(k)
         if history is not None and history < 0:
             raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
         engine = self._scheduler.engine
         session = Session(self.vocabulary, engine.capacity - 1, raw, segment, engine.has_info)
-        return self._scheduler.open(session, dial, history)
+        if replay is not None:
+            replay.check(len(self.vocabulary.target))
+            session.sentence = replay.sentence
+        return self._scheduler.open(session, dial, history, replay)
 
     def push_many(self, texts: Mapping[Stream, str]) -> dict[Stream, list[Event]]:
         """Text for several streams at once, advanced together."""
@@ -104,12 +114,12 @@ class Translator:
         """Finish several streams together."""
         streams = list(streams)
         try:
-            return self._together(dict.fromkeys(streams))
+            return self._together(dict.fromkeys(streams, Mark.END))
         except BaseException:
             self._scheduler.close([stream._channel for stream in streams])
             raise
 
-    def _together(self, texts: Mapping[Stream, str | None]) -> dict[Stream, list[Event]]:
+    def _together(self, texts: Mapping[Stream, Piece]) -> dict[Stream, list[Event]]:
         channels = {stream: stream._channel for stream in texts}
         self._scheduler.submit(
             {channels[stream]: text for stream, text in texts.items()}, served_by=texts
@@ -152,11 +162,6 @@ class Translator:
                 self._scheduler.close([stream._channel for stream in streams])
             for stream in streams:
                 yield shown_text([*pushed[stream], *finished[stream]])
-
-
-def shown_text(events: Iterable[Event]) -> str:
-    """The words that events made visible."""
-    return " ".join(event.word for event in events if event.kind == "WRITE" and event.word)
 
 
 def load(

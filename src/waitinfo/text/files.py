@@ -12,7 +12,9 @@ import lzma
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import IO, NamedTuple, cast
 
 from waitinfo.errors import WaitinfoError
@@ -102,22 +104,35 @@ def _position(stream: IO[bytes]) -> int:
     return stream.tell() if stream.seekable() else 0
 
 
-def _zstd(raw: IO[bytes]) -> IO[bytes]:
+def _zstandard(name: str | Path, task: str) -> ModuleType:
     try:
         import zstandard
     except ImportError:
         raise WaitinfoError(
-            f"{raw.name}: reading .zst needs the package zstandard; "
+            f"{name}: {task} .zst needs the package zstandard; "
             "install it with: pip install 'waitinfo[zstd]'"
         ) from None
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, closefd=False)
+    return zstandard
+
+
+def _zstd(raw: IO[bytes]) -> IO[bytes]:
+    reader = _zstandard(raw.name, "reading").ZstdDecompressor().stream_reader(raw, closefd=False)
     return cast("IO[bytes]", io.BufferedReader(reader))
+
+
+def _zstd_writer(raw: IO[bytes]) -> IO[bytes]:
+    return _zstandard(raw.name, "writing").ZstdCompressor().stream_writer(raw, closefd=False)
 
 
 DECOMPRESSORS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": lambda raw: cast("IO[bytes]", gzip.GzipFile(fileobj=raw)),
     ".xz": lambda raw: cast("IO[bytes]", lzma.LZMAFile(raw)),  # noqa: SIM115 (closed by its reader)
     ".zst": _zstd,
+}
+COMPRESSORS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".gz": lambda raw: cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="wb", mtime=0)),
+    ".xz": lambda raw: cast("IO[bytes]", lzma.LZMAFile(raw, "wb")),  # noqa: SIM115
+    ".zst": _zstd_writer,
 }
 
 
@@ -135,6 +150,19 @@ def check_readable(path: Path) -> None:
 
 def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
     """Yield the lines of a text file without line ends; the suffix selects decompression."""
+    for number, line in enumerate(read_bytes(path, meter), 1):
+        if b"\0" in line:
+            raise WaitinfoError(f"{path}, line {number}: contains a NUL byte; not a text file")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise WaitinfoError(
+                f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte {error.start + 1})"
+            ) from None
+
+
+def read_bytes(path: Path, meter: Meter | None = None) -> Iterator[bytes]:
+    """Yield the lines of a file with their line ends; the suffix selects decompression."""
     check_readable(path)
     meter = meter or Meter()
     decompress = DECOMPRESSORS.get(path.suffix.lower(), lambda raw: raw)
@@ -144,14 +172,9 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
         raise WaitinfoError(f"{path}: cannot be read ({error.strerror})") from None
     number = 0
     try:
-        for number, line in enumerate(decompress(raw), 1):
-            if b"\0" in line:
-                raise WaitinfoError(f"{path}, line {number}: contains a NUL byte; not a text file")
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise WaitinfoError(
-            f"{path}, line {number}: not valid UTF-8 ({error.reason} at byte {error.start + 1})"
-        ) from None
+        for line in decompress(raw):
+            number += 1
+            yield line
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
     except Exception as error:
@@ -160,6 +183,31 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
         raise WaitinfoError(f"{path}, after line {number}: cannot be read ({error})") from None
     finally:
         meter.close(raw)
+
+
+def check_writable(path: Path) -> None:
+    """Raise an error unless text can be written to `path`, compressed as its suffix says."""
+    if path.is_dir():
+        raise WaitinfoError(f"{path}: is a folder; give the name of a file to write")
+    if not path.parent.is_dir():
+        raise WaitinfoError(f"{path.parent}: no such folder")
+    suffix = path.suffix.lower()
+    if suffix in NOT_TEXT:
+        known = ", ".join(COMPRESSORS)
+        raise WaitinfoError(f"{path}: unknown suffix '{suffix}'; write plain text or {known}")
+    if suffix == ".zst":
+        _zstandard(path, "writing")
+
+
+@contextmanager
+def compressed(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
+    """A stream that compresses into `raw` as a suffix says; plain for any other suffix."""
+    wrap = COMPRESSORS.get(suffix.lower())
+    if wrap is None:
+        yield raw
+        return
+    with wrap(raw) as stream:
+        yield stream
 
 
 def read_aligned(source: Path, target: Path, meter: Meter | None = None) -> Iterator[Pair]:

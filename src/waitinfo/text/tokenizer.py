@@ -109,11 +109,21 @@ class Tokenizer:
         return found
 
     def _decode(self, tokens: Iterable[int]) -> str:
-        return self._processor.decode([t for t in tokens if t >= SPECIALS or t == UNK]).strip()
+        return self._processor.decode(_without_specials(tokens)).strip()
+
+    def decode_many(self, sentences: Iterable[Iterable[int]], threads: int = -1) -> list[str]:
+        """Texts of token ids, with single spaces between words and without special tokens."""
+        kept = [_without_specials(tokens) for tokens in sentences]
+        texts = self._processor.decode(kept, num_threads=threads) if kept else []
+        return [" ".join(text.split()) for text in texts]
 
     def piece(self, token: int) -> str:
         """A token as text, with a leading space shown as '▁'."""
         return self._pieces[token]
+
+    def token(self, piece: str) -> int:
+        """The token with this text; the inverse of `piece`."""
+        return self._processor.piece_to_id(piece)
 
     def starts_word(self, token: int) -> bool:
         """Whether a token starts a new word."""
@@ -131,6 +141,10 @@ class Tokenizer:
 def _limit(known: dict[Any, Any]) -> None:
     if len(known) > MOST_KNOWN:
         known.clear()
+
+
+def _without_specials(tokens: Iterable[int]) -> list[int]:
+    return [t for t in tokens if t >= SPECIALS or t == UNK]
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@
 /* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4]. */
 typedef struct {
     const int8_t *weights;
-    const int32_t *shift; /* 128 times the sum of an output's weights: inputs are stored plus 128 */
+    const int32_t *shift; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
     const float *factor, *bias;
     int32_t inputs, outputs, groups;
+    int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
 } Linear;
 
 typedef struct {
@@ -375,8 +376,8 @@ int waitinfo_best_kind(void) {
 #endif
 
 /* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. */
-void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int8_t *packed,
-                   int32_t *shift) {
+void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int32_t positive,
+                   int8_t *packed, int32_t *shift) {
     int groups = (inputs + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
     memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
     for (int n = 0; n < outputs; n++) {
@@ -387,7 +388,7 @@ void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int8_
             size_t group = (size_t)(n / BLOCK) * groups + i / 4;
             packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;
         }
-        shift[n] = 128 * sum;
+        shift[n] = positive ? 0 : 128 * sum;
     }
 }
 
@@ -396,7 +397,7 @@ int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *
     Scratch s;
     if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
     if (whole) {
-        CALL(kind, take_whole, x, rows, m->inputs, 4 * m->groups, s.bytes, s.largest);
+        CALL(kind, take_whole, m, x, rows, s.bytes, s.largest);
         CALL(kind, apply, m, rows, y, 0, &s);
     } else
         CALL(kind, linear, m, x, rows, y, 0, &s);

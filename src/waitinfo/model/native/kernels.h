@@ -1,21 +1,24 @@
 /* Included once for every kind of CPU: NAME(x) adds its suffix, MULTIPLY is its product. */
 
-/* Whole numbers in -127 ... 127, plus 128. */
-static void NAME(take_whole)(const float *x, int rows, int inputs, int stride, uint8_t *out,
+/* Whole numbers, plus 128 if they may be negative. */
+static void NAME(take_whole)(const Linear *m, const float *x, int rows, uint8_t *out,
                              float *largest) {
+    int inputs = m->inputs, stride = 4 * m->groups, plus = m->positive ? 0 : 128;
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
         uint8_t *to = out + (size_t)r * stride;
         int i = 0;
-        for (; i < inputs; i++) to[i] = (uint8_t)((int)row[i] + 128);
+        for (; i < inputs; i++) to[i] = (uint8_t)((int)row[i] + plus);
         for (; i < stride; i++) to[i] = 0;
         largest[r] = 1;
     }
 }
 
-/* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128. */
-static void NAME(quantize)(const float *x, int rows, int inputs, int stride, uint8_t *out,
+/* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128; or 255 and 0. */
+static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
                            float *largest) {
+    int inputs = m->inputs, stride = 4 * m->groups, plus = m->positive ? 0 : 128;
+    float levels = m->positive ? 255.0f : 127.0f;
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
         uint8_t *to = out + (size_t)r * stride;
@@ -46,9 +49,9 @@ static void NAME(quantize)(const float *x, int rows, int inputs, int stride, uin
         float most;
         memcpy(&most, lanes, 4);
         largest[r] = most;
-        float factor = 127.0f / most;
+        float factor = levels / most;
         for (i = 0; i < inputs; i++)
-            to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + 128);
+            to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
         for (; i < stride; i++) to[i] = 0;
     }
 }
@@ -88,7 +91,7 @@ static void NAME(apply)(const Linear *m, int rows, float *y, int relu, Scratch *
 /* The same for floats. */
 static void NAME(linear)(const Linear *m, const float *x, int rows, float *y, int relu,
                          Scratch *scratch) {
-    NAME(quantize)(x, rows, m->inputs, 4 * m->groups, scratch->bytes, scratch->largest);
+    NAME(quantize)(m, x, rows, scratch->bytes, scratch->largest);
     NAME(apply)(m, rows, y, relu, scratch);
 }
 
@@ -364,7 +367,7 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
 static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
                        int64_t *best, float *value, float *all, Scratch *s) {
     int stride = 4 * m->groups;
-    NAME(quantize)(x, rows, m->inputs, stride, s->bytes, s->largest);
+    NAME(quantize)(m, x, rows, s->bytes, s->largest);
     for (int r = 0; r < rows; r++) best[r] = -1;
     for (int n = 0; n < m->outputs; n += BLOCK) {
         const int8_t *weights = m->weights + (size_t)n * stride;

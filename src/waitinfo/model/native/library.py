@@ -25,7 +25,7 @@ MOST_WIDTH = 256  # of a head
 class Linear(Structure):
     _fields_ = (
         ("weights", c_void_p), ("shift", c_void_p), ("factor", c_void_p), ("bias", c_void_p),
-        ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32),
+        ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32), ("positive", c_int32),
     )  # fmt: skip
 
 

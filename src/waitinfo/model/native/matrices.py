@@ -15,9 +15,16 @@ from waitinfo.model.native.threads import divide, run
 
 
 class NativeMatrix:
-    """Integers [out, in] with a factor and a bias per output."""
+    """Integers [out, in] with a factor and a bias per output; see `IntegerMatrix`."""
 
-    def __init__(self, code: Library, weight: Tensor, factor: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self,
+        code: Library,
+        weight: Tensor,
+        factor: Tensor,
+        bias: Tensor | None,
+        positive: bool = False,
+    ) -> None:
         self.code = code
         outputs, inputs = weight.shape
         groups, blocks = -(-inputs // 4), -(-outputs // BLOCK)
@@ -25,12 +32,19 @@ class NativeMatrix:
         self.shift = np.empty(outputs, np.int32)
         plain = weight.contiguous().numpy()
         code.code.waitinfo_pack(
-            address(plain), outputs, inputs, address(self.weights), address(self.shift)
+            address(plain),
+            outputs,
+            inputs,
+            int(positive),
+            address(self.weights),
+            address(self.shift),
         )
         self.factor = factor.contiguous().numpy()
         self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
         arrays = (self.weights, self.shift, self.factor, self.bias)
-        self.linear = Linear(*(array.ctypes.data for array in arrays), inputs, outputs, groups)
+        self.linear = Linear(
+            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive
+        )
 
     def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
         """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""

@@ -19,6 +19,7 @@ import torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
 from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
@@ -114,6 +115,10 @@ class Engine(BaseEngine):
             self.state.k[slot] = k
             self._wake(slot)
 
+    def force(self, slot: int, path: Path) -> None:
+        """Write these tokens first, each once so many source tokens are read."""
+        self.state.forced.put(slot, path)
+
     def hold(self, slot: int) -> None:
         """Leave a slot out of the rounds until `resume`."""
         self._held.add(slot)
@@ -190,7 +195,11 @@ class Engine(BaseEngine):
         state, read = self.state, self.state.read[rows]
         within = state.written[rows] < length_limit(read)
         due = (read > 0) & (read >= state.least[rows]) & within
-        return state.complete[rows] | (due & self.system.ready(state.select(rows)).numpy())
+        ready = due & self.system.ready(state.select(rows)).numpy()
+        if state.forced:
+            again = within & (read > 0) & state.forced.due(rows, read)
+            ready = np.where(state.forced.mask(rows), again, ready)
+        return state.complete[rows] | ready
 
     def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""
@@ -201,11 +210,15 @@ class Engine(BaseEngine):
         accepted = complete | self.system.accept(policy, found.step).cpu().numpy()
         if self.guard:
             accepted &= complete | (found.tokens != EOS)
+        if forced := self.state.forced:
+            accepted |= forced.mask(rows)
         refused = rows[~accepted & found.finite]
         accepted &= found.finite
         kept = rows[accepted]
         self.target.keep(kept, accepted, found)
         self._events += self.state.write(kept, found.tokens[accepted], found.infos[accepted])
+        if forced:
+            forced.written(kept)
         if len(refused):
             self._read_after_refusal(refused)
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from waitinfo.streaming.engine.base import Places
+from waitinfo.streaming.engine.forcing import Forced
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -60,9 +61,11 @@ class Slots(Places):
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
+        self.forced = Forced()
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
+        self.forced.drop(slot)
         self.sources[slot], self.targets[slot] = [], []
         self.encoded[slot] = 0
         self.free.append(slot)

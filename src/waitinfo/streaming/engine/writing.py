@@ -87,6 +87,8 @@ class TargetWriter:
         states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
         logits = model.logits(states)
         tokens, finite = best(logits)
+        if self.slots.forced:
+            tokens = self.slots.forced.replace(rows, tokens)
         step = Step(tokens, logits, decoded.extras, model.write_logits(states))
         embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
         return Candidates(tokens.cpu().numpy(), self._infos(embedded), finite, step, embedded)
@@ -110,10 +112,13 @@ class TargetWriter:
         native.decode(x, some, at, seen, aware, bias, self.caches, source.memory)
         tokens, value, logits = native.best(x, self.needs_logits)
         found = torch.from_numpy(tokens)
+        if self.slots.forced:
+            found = self.slots.forced.replace(rows, found)
         every = torch.empty(0) if logits is None else torch.from_numpy(logits)
         step = Step(found, every, [], self.model.write_logits(torch.from_numpy(x)))
         embedded = self._embed(found[:, None], policy.written[:, None] + 1)
-        return Candidates(tokens, self._infos(embedded), np.isfinite(value), step, embedded)
+        finite = np.isfinite(value)
+        return Candidates(found.numpy(), self._infos(embedded), finite, step, embedded)
 
     @staticmethod
     def _infos(embedded: Embedded) -> Numbers:

@@ -21,6 +21,7 @@ from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.slots import TokenEvent
 from waitinfo.streaming.recorded.events import TokenEvents
 from waitinfo.streaming.recorded.graphs import Recorder
@@ -161,6 +162,10 @@ class RecordedEngine(BaseEngine):
             self.host.k[slot] = k
             self._wake(slot)
 
+    def force(self, slot: int, path: Path) -> None:
+        """Write these tokens first, each once so many source tokens are read."""
+        self.host.forced.put(slot, path)
+
     def hold(self, slot: int) -> None:
         """Leave a slot out of the rounds until `resume`."""
         self.host.held[slot] = True
@@ -221,6 +226,8 @@ class RecordedEngine(BaseEngine):
         ending = (fed & (encoded == length)).any()
         ahead = int((encoded - read).max())
         steps = STEPS if ending else min(2, max(1, ahead))
+        if forced := host.forced:
+            steps = 1  # the device knows one forced token at a time
         self._reserve(rows, encoded, written + steps)
         bounds = self._bounds(ahead, int(encoded.max()), int(written.max()) + steps)
         slots = rows.repeat(counts)
@@ -232,7 +239,8 @@ class RecordedEngine(BaseEngine):
             at = before.repeat(counts) + offsets
             mail.fill(mail.encode_in(tokens), self.slots, slots, at, host.sources[slots, at])
         flags = FED * fed + RESTARTED * host.restarted[rows]
-        columns = (rows, length, encoded, flags, host.k[rows])
+        following = forced.following(rows) if forced else np.zeros((2, 1))
+        columns = (rows, length, encoded, flags, host.k[rows], *following)
         mail.fill(mail.write_in(width), self.slots, *columns)
         steps = self._compute(tokens, width, bounds, steps)
 
@@ -341,7 +349,13 @@ class RecordedEngine(BaseEngine):
         host.target_info[rows] = out[5]
         host.active[rows] &= ~last
         # Rows that cannot go on leave the rounds at once, without an empty round.
-        able = ((flags & MAY_WRITE) > 0) | (after < host.length[rows])
+        able = (flags & MAY_WRITE) > 0
+        if host.forced:
+            host.forced.written(rows[wrote])
+            complete = host.fed[rows] & (after == host.length[rows])
+            again = complete | (host.forced.due(rows, after) & (after > 0))
+            able = np.where(host.forced.mask(rows), again, able)
+        able |= after < host.length[rows]
         host.going[rows] = able & host.active[rows]
         return events
 

@@ -9,6 +9,7 @@ import torch
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import Places
+from waitinfo.streaming.engine.forcing import Forced
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.text.special import BOS, EOS
 
@@ -55,10 +56,12 @@ class HostState(Places):
         self.restarted = np.zeros(slots, bool)  # the device has still to forget the last source
         self.going = np.zeros(slots, bool)  # can go on without more input
         self.held = np.zeros(slots, bool)
+        self.forced = Forced()
 
     def close(self, slot: int) -> None:
         self.active[slot] = self.going[slot] = self.held[slot] = False
         self.length[slot] = self.encoded[slot] = 0
+        self.forced.drop(slot)
         self.free.append(slot)
 
     def reset(self, slot: int, k: float) -> None:

@@ -33,7 +33,9 @@ from waitinfo.text.special import BOS, EOS, PAD
 # Rows of the tables that travel between host and device.
 ENCODE_IN = 3  # slot, position, token
 ENCODE_OUT = 2  # info, whether finite
-WRITE_IN = 5  # slot, source tokens fed, of these encoded, flags, dial
+# Slot, source tokens fed, of these encoded, flags, dial; the next token if it is forced, else 0,
+# and the source tokens to read before it.
+WRITE_IN = 7
 WRITE_OUT = 6  # tokens read before and after the step, flags, token, its info, total target info
 FED, RESTARTED = 1, 2  # flags in
 WROTE, LAST, BROKEN, MAY_WRITE = 1, 2, 4, 8  # flags out
@@ -83,7 +85,7 @@ class Steps:
     def write(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """READ until the policy wants to WRITE, then compute and maybe WRITE the next token.
 
-        inputs [5, R] -> out [6, R], float64. Rows without enough input only READ. The inputs are
+        inputs [7, R] -> out [6, R], float64. Rows without enough input only READ. The inputs are
         left ready for a second step after this one.
         """
         row = self._rows(inputs)
@@ -98,6 +100,7 @@ class Steps:
         accepted = complete | self.system.accept(row.policy(), step).to(complete.device)
         if self.guard:
             accepted &= complete | (step.tokens != EOS)
+        accepted = accepted | row.is_forced
         usable = ready & finite
         wrote, refused = usable & accepted, usable & ~accepted
         before = row.read
@@ -124,8 +127,11 @@ class Steps:
         fresh = (flags & RESTARTED).bool()[:, None]
         counts = torch.where(fresh, 0, state.counts[slot])
         sums = torch.where(fresh, 0.0, state.sums[slot])
+        forced, due = inputs[5:].long().unbind(0)
         return _Row(
             slot=slot,
+            forced=forced,
+            due=due,
             length=torch.where((flags & FED).bool(), length, -1),
             encoded=encoded,
             k=inputs[4],
@@ -170,6 +176,7 @@ class Steps:
             target_info=spread(row.target_info),
         )
         may = self._may_write(policy, spread(row.least)).view(reads.shape)
+        may = torch.where(row.is_forced[:, None], self._may_repeat(policy, row, reads), may)
         may = may & (reads <= row.encoded[:, None])
         first = torch.where(may, offsets, window).amin(1)
         ready = first < window
@@ -184,6 +191,13 @@ class Steps:
         within = (policy.read > 0) & (policy.written < length_limit(policy.read))
         ready = policy.complete | (within & self.system.ready(policy))
         return ready & (policy.read >= least)
+
+    @staticmethod
+    def _may_repeat(policy: PolicyState, row: _Row, reads: Tensor) -> Tensor:
+        """[R, W] whether a forced token may be written after so many READs."""
+        within = (policy.read > 0) & (policy.written < length_limit(policy.read))
+        within = within.view(reads.shape) & (reads >= row.due[:, None])
+        return policy.complete.view(reads.shape) | within
 
     def _step(self, row: _Row, bounds: Bounds) -> Step:
         """The best next token of every row, from the source it has read."""
@@ -210,7 +224,8 @@ class Steps:
         logits = model.logits(states)
         for special in (PAD, BOS):
             logits[:, special] = -torch.inf
-        return Step(logits.argmax(-1), logits, decoded.extras, model.write_logits(states))
+        tokens = torch.where(row.is_forced, row.forced, logits.argmax(-1))
+        return Step(tokens, logits, decoded.extras, model.write_logits(states))
 
     def _memory(self, cache: PagedCache, table: Tensor, read: Tensor, bounds: Bounds) -> Memory:
         keys, values = cache.pages(table, read[:, 0], bounds.source)
@@ -262,6 +277,12 @@ class _Row:
     source_info: Tensor
     target_info: Tensor
     carried: list[Tensor]
+    forced: Tensor  # the next token, or 0
+    due: Tensor  # source tokens to read before it
+
+    @property
+    def is_forced(self) -> Tensor:
+        return self.forced > 0
 
     @property
     def complete(self) -> Tensor:

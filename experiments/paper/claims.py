@@ -1,0 +1,189 @@
+"""The figures of docs/paper.md, computed from results/: `python experiments/paper/claims.py`.
+
+Differences between two systems are means over the latencies that both cover, seed by seed. With
+three or more seeds they have a 95% interval (Student's t), with fewer the seeds are named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from waitinfo.evaluation.curves import difference, make_curves
+from waitinfo.evaluation.points import Point, read_points, select
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
+
+
+def signed(value: float, digits: int = 1) -> str:
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if float(text[1:]) else text[1:]  # zero has no sign
+
+
+def with_seeds(values: Sequence[float]) -> str:
+    """A mean with its interval or its seeds."""
+    if len(values) == 1:
+        return f"{signed(values[0])} (one seed)"
+    if len(values) == 2:
+        return f"{signed(mean(values))} ({' and '.join(map(signed, values))})"
+    half = STUDENT[len(values)] * stdev(values) / len(values) ** 0.5
+    return f"{signed(mean(values))} ± {half:.1f} ({len(values)} seeds)"
+
+
+def points(experiment: str, *where: str) -> list[Point]:
+    return select(read_points([RESULTS / experiment]), where)
+
+
+def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
+    """Mean difference in BLEU at equal latency."""
+    values = []
+    for seed in sorted({p["seed"] for p in found if p["name"] == first}, key=str):
+        here = {c.name: c for c in make_curves([p for p in found if p["seed"] == seed], x, "BLEU")}
+        if first in here and second in here and (area := difference(here[first], here[second])):
+            values.append(area.mean)
+    return with_seeds(values)
+
+
+def full_sentence(found: Sequence[Point], first: str, second: str) -> str:
+    scores = {(p["name"], p["seed"]): p["quality"]["BLEU"] for p in found}
+    seeds = sorted({seed for name, seed in scores if name == first})
+    return with_seeds([scores[first, seed] - scores[second, seed] for seed in seeds])
+
+
+def early(found: Sequence[Point], name: str) -> str:
+    """Early stop at K or k = 1, 3, 5, 7, 9, mean of the seeds."""
+    shares = []
+    for k in (1, 3, 5, 7, 9):
+        here = [p["early_stop"] for p in found if p["name"] == name and p["k"] == k]
+        shares += [f"{100 * mean(here):.1f}"] if here else []
+    return ", ".join(shares) + "%"
+
+
+def field(found: Sequence[Point], name: str, part: str) -> str:
+    return f"{mean(p[part] for p in found if p['name'] == name):.2f}"
+
+
+def length_ratio(found: Sequence[Point], name: str) -> str:
+    """Source tokens to tokens written, with end-of-sentence on both sides."""
+    return f"{1 / mean(p['target_per_source'] for p in found if p['name'] == name):.2f}"
+
+
+def from_analysis() -> dict[str, str]:
+    path = RESULTS / "de-en-analysis" / "measurements.json"
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text("utf-8"))["newstest2015"]
+    made = {
+        "info ratio, analysis": f"{found['ratio']['info_ratio']:.2f}",
+        "length ratio, analysis": f"{found['ratio']['length_ratio']:.2f}",
+        "total of a source less that of its reference": (
+            f"{signed(found['ratio']['difference']['mean'])}, deviation "
+            f"{found['ratio']['difference']['deviation']:.1f}"
+        ),
+    }
+    for side in ("source", "target"):
+        content, function = (
+            found["pos"][side]["kinds"][kind] for kind in ("content words", "function words")
+        )
+        for name, part in (("words", "info_per_word"), ("single tokens", "info_of_single_tokens")):
+            made[f"{side}, {name}"] = (
+                f"{content[part]['mean']:.2f} and {function[part]['mean']:.2f}"
+            )
+    made |= split(found["early-stop"])
+    ahead = [at for at in found["significance"]["at"] if at["p"] < 0.05]
+    made["same weights, wait-info and wait-k"] = "; ".join(significance(at) for at in ahead)
+    return made
+
+
+def split(found: dict[str, Any]) -> dict[str, str]:
+    """How far below the others the translations that stop early are, where there are enough."""
+    made = {}
+    for subject in found["subjects"]:
+        gaps = [
+            at["split"]["early"]["allow"] - at["split"]["complete"]["allow"]
+            for at in subject["dials"]
+            if at["sentences"]["early"] >= 50
+        ]
+        made[f"BLEU of early stops, {subject['name']}"] = signed(mean(gaps)) if gaps else "few"
+    return made
+
+
+def significance(at: dict[str, Any]) -> str:
+    low, high = (signed(bound) for bound in at["interval"])
+    return f"{signed(at['difference'])} ({low} to {high}) at AL {at['latency']:g}"
+
+
+def claims() -> dict[str, str]:
+    """Every figure by its name."""
+    captions, before = points("multi30k"), points("multi30k-norm-before")
+    news = points("de-en", "set=newstest2015")
+    packed = points("de-en-packed", "set=newstest2015")
+    parts = points("de-en-ablations", "seed=1")
+    small = points("multi30k-ablations")
+    talks = points("en-vi")
+    theirs = points("authors-code")
+    cost = json.loads((RESULTS / "multi30k" / "measurements.json").read_text("utf-8"))["cost"]
+    relative = {name: f"{found['relative']:.1f}" for name, found in cost["systems"].items()}
+    made = {
+        f"captions, wait-info over {other}": gap(captions, "wait-info", other)
+        for other in ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", "gsimt")
+    }
+    made |= {
+        "captions, norm before, over multipath": gap(before, "wait-info", "multipath"),
+        "news, over multipath": gap(news, "wait-info", "multipath"),
+        "news, over multipath by DAL": gap(news, "wait-info", "multipath", "paper.DAL"),
+        "talks, over multipath": gap(talks, "wait-info", "multipath"),
+        "talks, over moe-wait-k": gap(talks, "wait-info", "moe-wait-k"),
+        "catch-up of 6, same weights": gap(packed, "base-by-wait-info", "base-by-catch-up-of-6"),
+        "catch-up of 10, same weights": gap(packed, "base-by-wait-info", "base-by-catch-up-of-10"),
+        "catch-up of −8, talks": gap(talks, "wait-info", "wait-info-catch-up.-8"),
+        "early stop, news, wait-info": early(news, "wait-info-allow"),
+        "early stop, news, multipath": early(news, "multipath-allow"),
+        "early stop, captions, wait-info": early(captions, "wait-info-allow"),
+        "early stop, talks, wait-info": early(talks, "wait-info-allow"),
+        "early stop, authors' code, captions": early(
+            [p for p in theirs if p["set"] == "test_2016_flickr"], "authors-wait-info"
+        ),
+        "early stop, authors' code, Europarl": early(
+            [p for p in theirs if p["set"] == "europarl-178k.test"], "authors-wait-info"
+        ),
+        "authors' code, captions": gap(
+            [p for p in theirs if p["set"] == "test_2016_flickr"],
+            "authors-wait-info",
+            "authors-multipath",
+        ),
+        "authors' code, Europarl": gap(
+            [p for p in theirs if p["set"] == "europarl-178k.test"],
+            "authors-wait-info",
+            "authors-multipath",
+        ),
+        "info ratio, talks": field(talks, "wait-info", "info_ratio"),
+        "info ratio, captions": field(captions, "wait-info", "info_ratio"),
+        "length ratio, talks": length_ratio(talks, "wait-info"),
+        "length ratio, captions": length_ratio(captions, "wait-info"),
+        "without info in self-attention, captions": gap(small, "plain-self-attention", "wait-info"),
+        "without info in cross-attention, news": gap(parts, "plain-cross-attention", "wait-info"),
+        "source info 1, news": gap(parts, "source-info-one", "wait-info"),
+        "source info 1, news, by DAL": gap(parts, "source-info-one", "wait-info", "paper.DAL"),
+        "zeta of the source, news": gap(parts, "zeta-source", "wait-info"),
+        "zeta of the source, news, by DAL": gap(parts, "zeta-source", "wait-info", "paper.DAL"),
+        "frequency, captions": gap(before, "wait-info-frequency", "wait-info"),
+        "full-sentence, greedy": full_sentence(small, "full-info", "full"),
+        "full-sentence, beam of 5": full_sentence(small, "full-info-beam5", "full-beam5"),
+        "cost of wait-info": f"{relative['wait-info']} times",
+        "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
+    }
+    return made | from_analysis()
+
+
+def main() -> None:
+    for name, figure in claims().items():
+        print(f"{name:50} {figure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Put the numbers of an analysis into results: `python experiments/paper/collect.py OUT RESULTS`.
+
+OUT is a folder of `waitinfo analyse`. RESULTS/measurements.json gets its numbers under the name of
+the test set, without the case study, which contains text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from waitinfo.evaluation.points import set_name
+
+TEXT = ("case",)  # analyses that contain sentences
+
+
+def rounded(value: Any) -> Any:
+    """Floats with six digits, which are more than any of them is certain of."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def lines(value: Any, depth: int = 0) -> str:
+    """JSON with an object's entries on lines of their own, down to a depth."""
+    if not isinstance(value, dict) or depth > 3:
+        return json.dumps(value, ensure_ascii=False)
+    inside = ",\n".join(
+        f"{' ' * (depth + 1)}{json.dumps(name)}: {lines(each, depth + 1)}"
+        for name, each in value.items()
+    )
+    return f"{{\n{inside}\n{' ' * depth}}}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("results", type=Path)
+    given = parser.parse_args()
+    found: dict[str, Any] = {}
+    for path in sorted(given.out.glob("*.json")):
+        if path.stem not in TEXT:
+            read = json.loads(path.read_text("utf-8"))
+            found |= {"facts": read["facts"], path.stem: read[path.stem]}
+    name = set_name(found["facts"]["test"]["source"]["file"])
+    place = given.results / "measurements.json"
+    known = json.loads(place.read_text("utf-8")) if place.exists() else {}
+    known[name] = rounded(found)
+    given.results.mkdir(parents=True, exist_ok=True)
+    place.write_text(lines(known) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What the two info-aware attentions do: weight on the token itself, and on tokens of like info."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from waitinfo.analysis.recording import Forced, Weights, decode_given
+from waitinfo.analysis.study import Study
+from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
+
+NAME, TITLE = "attention", "Info in the attentions"
+BINS = 8  # of info, with equally many tokens each
+DISTANCE_EDGES = tuple(np.linspace(0, 1.5, 16).tolist())  # of |target info - source info|
+
+
+class Diagonal:
+    """Weights of tokens on themselves, in the self-attention of one layer."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[np.ndarray]] = defaultdict(list)
+
+    def add(self, weights: Weights, info: Tensor, lengths: Tensor) -> None:
+        """info [B, T]; lengths [B]: the tokens to count, without end-of-sentence.
+
+        The first position is left out, because it sees only itself.
+        """
+        at = torch.arange(info.shape[1], device=info.device)
+        real = (at > 0) & (at < lengths[:, None])
+        self.found["info"].append(info[real].double().cpu().numpy())
+        seen = (at + 1).expand_as(info)[real]
+        self.found["seen"].append(seen.double().cpu().numpy())
+        for name, each in (("biased", weights.biased), ("plain", weights.plain)):
+            own = each.diagonal(dim1=-2, dim2=-1).mean(1)  # over heads: [B, T]
+            self.found[name].append(own[real].double().cpu().numpy())
+
+    def numbers(self) -> Numbers:
+        found = {name: np.concatenate(parts) for name, parts in self.found.items()}
+        relative = {name: found[name] * found["seen"] for name in ("biased", "plain")}
+        edges = quantile_bins(found["info"], BINS)
+        bins = bin_of(found["info"], edges)
+        return {
+            "tokens": len(bins),
+            "weight": float(found["biased"].mean()),
+            "weight_without_info": float(found["plain"].mean()),
+            "correlation": correlation(found["info"], relative["biased"]),
+            "correlation_without_info": correlation(found["info"], relative["plain"]),
+            "by_info": [
+                {
+                    "info": float(found["info"][bins == b].mean()),
+                    "relative_weight": float(relative["biased"][bins == b].mean()),
+                    "relative_weight_without_info": float(relative["plain"][bins == b].mean()),
+                }
+                for b in np.unique(bins)
+            ],
+        }
+
+
+class Distance:
+    """Weights of source tokens by |target info - source info|, in one cross-attention."""
+
+    def __init__(self) -> None:
+        bins = len(DISTANCE_EDGES) - 1
+        self.count = np.zeros(bins)
+        self.sums = {"biased": np.zeros(bins), "plain": np.zeros(bins)}
+        self.attended = {"biased": 0.0, "plain": 0.0}  # distance, weighted by attention
+        self.mass = {"biased": 0.0, "plain": 0.0}
+        self.distance = 0.0
+
+    def add(self, weights: Weights, forced: Forced) -> None:
+        """Begin-of-sequence, which has no info of its own, and end-of-sentence are left out."""
+        assert forced.source_info is not None and forced.target_info is not None
+        rows = torch.arange(forced.target.shape[1], device=forced.target.device)
+        columns = torch.arange(forced.source.shape[1], device=forced.source.device)
+        row_real = (rows > 0) & (rows < forced.target_lengths[:, None])
+        limit = torch.minimum(forced.visible, forced.source_lengths[:, None] - 1)
+        real = row_real[:, :, None] & (columns < limit[:, :, None])  # [B, T, S]
+        gap = (forced.target_info[:, :, None] - forced.source_info[:, None, :]).abs()[real]
+        gaps = gap.double().cpu().numpy()
+        seen = forced.visible[:, :, None].expand(real.shape)[real].double().cpu().numpy()
+        bins = np.clip(bin_of(gaps, DISTANCE_EDGES), 0, len(self.count) - 1)
+        self.count += np.bincount(bins, minlength=len(self.count))
+        self.distance += gaps.sum()
+        for name, each in (("biased", weights.biased), ("plain", weights.plain)):
+            weight = each.mean(1)[real].double().cpu().numpy()
+            self.sums[name] += np.bincount(bins, weight * seen, len(self.count))
+            self.attended[name] += (weight * gaps).sum()
+            self.mass[name] += weight.sum()
+
+    def numbers(self) -> Numbers:
+        middles = (np.array(DISTANCE_EDGES[1:]) + DISTANCE_EDGES[:-1]) / 2
+        return {
+            "pairs": int(self.count.sum()),
+            "mean_distance": self.distance / max(1.0, self.count.sum()),
+            "attended_distance": self.attended["biased"] / self.mass["biased"],
+            "attended_distance_without_info": self.attended["plain"] / self.mass["plain"],
+            "by_distance": [
+                {
+                    "distance": float(middles[b]),
+                    "pairs": int(self.count[b]),
+                    "relative_weight": float(self.sums["biased"][b] / self.count[b]),
+                    "relative_weight_without_info": float(self.sums["plain"][b] / self.count[b]),
+                }
+                for b in np.flatnonzero(self.count)
+            ],
+        }
+
+
+def compute(study: Study) -> Numbers:
+    """The model decodes its own translations again, along the paths they took."""
+    middle = study.middle()
+    loaded = study.float_model
+    sources = study.main.evaluation.tokenized
+    targets = [h.tokens for h in middle.hypotheses]
+    diagonals: dict[tuple[str, int], Diagonal] = defaultdict(Diagonal)
+    distances: dict[int, Distance] = defaultdict(Distance)
+    study.progress.stage("attention", len(sources))
+    done = 0
+    for forced, weights in decode_given(
+        loaded, sources, targets, [h.path for h in middle.hypotheses]
+    ):
+        assert forced.source_info is not None and forced.target_info is not None
+        for each in weights:
+            if each.kind == "cross":
+                distances[each.layer].add(each, forced)
+            elif each.kind == "encoder":
+                own = diagonals["encoder", each.layer]
+                own.add(each, forced.source_info, forced.source_lengths - 1)
+            else:
+                own = diagonals["decoder", each.layer]
+                own.add(each, forced.target_info, forced.target_lengths)
+        done += len(forced.index)
+        study.progress.advance(done)
+    config = loaded.model.config
+    return {
+        "k": middle.k,
+        "switches": {
+            "info_self_attention": config.info_self_attention,
+            "info_cross_attention": config.info_cross_attention,
+        },
+        **{
+            kind: [each.numbers() for (k, _), each in sorted(diagonals.items()) if k == kind]
+            for kind in ("encoder", "decoder")
+        },
+        "cross": [distances[layer].numbers() for layer in sorted(distances)],
+    }
+
+
+def tables(found: Numbers) -> list[Table]:
+    own = [
+        [f"{kind} {layer}", f"{each['tokens']:,}", cell(each["weight"], 3),
+         cell(each["weight_without_info"], 3), cell(each["correlation"]),
+         cell(each["correlation_without_info"])]
+        for kind in ("encoder", "decoder")
+        for layer, each in enumerate(found[kind], 1)
+    ]  # fmt: skip
+    cross = [
+        [f"decoder {layer}", f"{each['pairs']:,}", cell(each["mean_distance"], 3),
+         cell(each["attended_distance"], 3), cell(each["attended_distance_without_info"], 3)]
+        for layer, each in enumerate(found["cross"], 1)
+    ]  # fmt: skip
+    return [
+        Table(
+            f"Self-attention: weight of a token on itself, at dial {found['k']:g}",
+            ["layer", "tokens", "weight on itself", "without info",
+             "correlation with info", "without info"],
+            own,
+        ),
+        Table(
+            "Cross-attention: |target info − source info| of the tokens seen, by attention",
+            ["layer", "pairs", "mean distance", "attended distance", "without info"],
+            cross,
+        ),
+    ]  # fmt: skip

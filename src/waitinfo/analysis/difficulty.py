@@ -1,0 +1,122 @@
+"""Quality and lag by sentence length and by word order, where two policies differ most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from waitinfo.analysis.alignment import alignments, crossing_share
+from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
+from waitinfo.evaluation.quality import score, sentence_scores
+
+NAME, TITLE = "difficulty", "Sentence length and word order"
+BINS = 4
+SHOWN = 10  # sentences where two policies differ most
+
+
+def compute(study: Study) -> Numbers:
+    tokens = study.main.evaluation.tokenized
+    lines = alignments(study.float_model, tokens, study.reference_tokens, study.progress)
+    features = {
+        "length": np.array([len(text.split()) for text in study.sources], np.float64),
+        "crossings": np.array([crossing_share(line) for line in lines]),
+    }
+    pair = study.matched()
+    names = [subject.name for subject in study.subjects]
+    found: Numbers = {
+        "latency": study.x,
+        "subjects": [
+            {"name": name, "k": decoded.k, "latency": decoded.latency,
+             "BLEU": score("BLEU", decoded.texts, study.references).score}
+            for name, decoded in zip(names, pair, strict=True)
+        ],
+    }  # fmt: skip
+    for name, values in features.items():
+        found[name] = by_bin(values, pair, study.references)
+    if len(pair) == 2:
+        found["differences"] = differences(study, pair, features)
+    return found
+
+
+def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str]) -> list[Numbers]:
+    """Scores of both subjects in each bin of a feature."""
+    edges = quantile_bins(values, BINS)
+    bins = bin_of(values, edges) if len(edges) > 2 else np.zeros(len(values), int)
+    found = []
+    for b in np.unique(bins):
+        at = np.flatnonzero(bins == b).tolist()
+        here = [references[i] for i in at]
+        found.append(
+            {
+                "from": float(values[at].min()),
+                "to": float(values[at].max()),
+                "mean": float(values[at].mean()),
+                "sentences": len(at),
+                "subjects": [
+                    {
+                        "BLEU": score("BLEU", [decoded.texts[i] for i in at], here).score,
+                        "latency": float(np.nanmean(decoded.latencies[at])),
+                    }
+                    for decoded in pair
+                ],
+            }
+        )
+    return found
+
+
+def differences(study: Study, pair: Sequence[Decoded], features: dict[str, np.ndarray]) -> Numbers:
+    """How the difference of sentence chrF depends on the features, and where it is largest."""
+    first, second = (sentence_scores("chrF", each.texts, study.references) for each in pair)
+    gap = first - second
+    order = np.argsort(gap, kind="stable")
+
+    def shown(index: int) -> Numbers:
+        return {"line": study.line(index), "chrF": [float(first[index]), float(second[index])],
+                **{name: float(values[index]) for name, values in features.items()}}  # fmt: skip
+
+    return {
+        "chrF": float(gap.mean()),
+        "correlation": {name: correlation(values, gap) for name, values in features.items()},
+        "best_for_first": [shown(i) for i in order[::-1][:SHOWN].tolist() if gap[i] > 0],
+        "best_for_second": [shown(i) for i in order[:SHOWN].tolist() if gap[i] < 0],
+    }
+
+
+def tables(found: Numbers) -> list[Table]:
+    names = [f"{s['name']} {s['k']:g}" for s in found["subjects"]]
+    heads = ["", "sentences"] + [
+        f"{name}, {what}" for name in names for what in ("BLEU", found["latency"])
+    ]
+    made = []
+    for feature, title, digits in (
+        ("length", "By source length in words", 0),
+        ("crossings", "By word order: share of token pairs whose alignments cross", 2),
+    ):
+        rows = [
+            [f"{b['from']:.{digits}f}–{b['to']:.{digits}f}", f"{b['sentences']:,}",
+             *(cell(v) for s in b["subjects"] for v in (s["BLEU"], s["latency"]))]
+            for b in found[feature]
+        ]  # fmt: skip
+        made.append(Table(title, heads, rows))
+    if "differences" in found:
+        made.append(largest(found["differences"], names))
+    return made
+
+
+def largest(found: Numbers, names: Sequence[str]) -> Table:
+    rows = [
+        [str(each["line"]), *(cell(score, 1) for score in each["chrF"]), f"{each['length']:.0f}",
+         cell(each["crossings"])]
+        for group in ("best_for_first", "best_for_second")
+        for each in found[group]
+    ]  # fmt: skip
+    related = ", ".join(
+        f"{name} {cell(value) or '–'}" for name, value in found["correlation"].items()
+    )
+    title = (
+        f"Sentences where the two differ most, by chrF (mean difference {found['chrF']:+.2f}; "
+        f"correlation of the difference with {related})"
+    )
+    return Table(title, ["line", *names, "words", "crossings"], rows)

@@ -1,0 +1,109 @@
+"""Info ratio against length ratio, and whether source and reference have equal totals of info."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from waitinfo.analysis.infos import PairInfo
+from waitinfo.analysis.study import Study
+from waitinfo.analysis.summaries import Numbers, Table, cell, correlation, describe, percent
+from waitinfo.model.info import info_path
+
+NAME, TITLE = "ratio", "Info ratio and length ratio"
+DIFFERENCE_EDGES = tuple(np.linspace(-20, 20, 81).tolist())
+RATIO_EDGES = tuple(np.linspace(0.4, 2.0, 33).tolist())
+
+
+def compute(study: Study) -> Numbers:
+    pairs = [pair for pair in study.infos if pair.source and pair.target]
+    system = study.main.evaluation.loaded.system
+    floor = bool(getattr(system.options, "floor", False))
+    study.progress.stage("paths of the references", len(study.main.dials))
+    ends = []
+    for number, k in enumerate(study.main.dials, 1):
+        unread = [unread_tokens(pair, k, floor) for pair in pairs]
+        ends.append(
+            {
+                "k": k,
+                "before_end_of_sentence": float(np.mean([n > 0 for n in unread])),
+                "before_last_token": float(np.mean([n > 1 for n in unread])),
+            }
+        )
+        study.progress.advance(number)
+    return {**ratios(pairs), "reference_path_ends": ends, "floor": floor}
+
+
+def ratios(pairs: Sequence[PairInfo]) -> Numbers:
+    """Ratios of the corpus and of sentences; end-of-sentence counts on neither side."""
+    n, m = (np.array([len(getattr(p, side)) for p in pairs]) for side in ("source", "target"))
+    source, target = (
+        np.array([sum(getattr(p, side)) for p in pairs]) for side in ("source", "target")
+    )
+    length, info = n / m, (target / m) / (source / n)
+    both = np.histogram2d(
+        np.clip(length, RATIO_EDGES[0], RATIO_EDGES[-1]),
+        np.clip(info, RATIO_EDGES[0], RATIO_EDGES[-1]),
+        np.asarray(RATIO_EDGES),
+    )[0]
+    return {
+        "sentences": len(pairs),
+        "length_ratio": float(n.sum() / m.sum()),
+        "info_ratio": float((target.sum() / m.sum()) / (source.sum() / n.sum())),
+        "totals_ratio": float(target.sum() / source.sum()),
+        "of_sentences": {
+            "length_ratio": describe(length, RATIO_EDGES),
+            "info_ratio": describe(info, RATIO_EDGES),
+            "correlation": correlation(length, info),
+            "both": both.astype(int).tolist(),
+            "edges": RATIO_EDGES,
+        },
+        "difference": {**describe(source - target, DIFFERENCE_EDGES), "edges": DIFFERENCE_EDGES},
+        "mean_info": {
+            "source": float(source.sum() / n.sum()),
+            "target": float(target.sum() / m.sum()),
+        },
+    }
+
+
+def unread_tokens(pair: PairInfo, k: float, floor: bool) -> int:
+    """Source tokens, with end-of-sentence, not yet read when the reference would be complete."""
+    length = len(pair.source) + 1
+    path = info_path(
+        torch.tensor([[*pair.source, pair.end]], dtype=torch.float64),
+        torch.tensor([[1.0, *pair.target]], dtype=torch.float64),
+        k,
+        torch.tensor([length]),
+        floor,
+    )
+    return length - int(path[0, -1])
+
+
+def tables(found: Numbers) -> list[Table]:
+    per, difference = found["of_sentences"], found["difference"]
+    rows = [
+        ["length ratio, source to target", cell(found["length_ratio"], 3),
+         cell(per["length_ratio"]["mean"], 3), cell(per["length_ratio"]["deviation"], 3)],
+        ["info ratio per token, target to source", cell(found["info_ratio"], 3),
+         cell(per["info_ratio"]["mean"], 3), cell(per["info_ratio"]["deviation"], 3)],
+        ["total info, target to source", cell(found["totals_ratio"], 3), "", ""],
+        ["total info of the source less that of the reference", "",
+         cell(difference["mean"]), cell(difference["deviation"])],
+        ["correlation of the sentences' two ratios", cell(per["correlation"], 3), "", ""],
+    ]  # fmt: skip
+    ends = [
+        [f"{e['k']:g}", percent(e["before_end_of_sentence"]), percent(e["before_last_token"])]
+        for e in found["reference_path_ends"]
+    ]
+    return [
+        Table(
+            "Ratios, source and reference", ["", "corpus", "mean of sentences", "deviation"], rows
+        ),
+        Table(
+            "Pairs whose reference would be complete before its source is, by the sums of info",
+            ["K", "before end-of-sentence is read", "before the last token is read"],
+            ends,
+        ),
+    ]

@@ -1,0 +1,121 @@
+"""All analyses by name, and running them: numbers, pictures and the report in one folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import waitinfo
+from waitinfo.analysis import (
+    attention,
+    case,
+    difficulty,
+    early_stop,
+    parts_of_speech,
+    ratio,
+    significance,
+)
+from waitinfo.analysis.infos import require_info
+from waitinfo.analysis.pictures import figures
+from waitinfo.analysis.recording import require_attention
+from waitinfo.analysis.report import report_html
+from waitinfo.analysis.study import Study
+from waitinfo.analysis.summaries import Numbers, Table
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.plot import save_figure
+
+
+@dataclass(frozen=True)
+class Analysis:
+    name: str
+    title: str
+    compute: Callable[[Study], Numbers]
+    tables: Callable[[Numbers], list[Table]]
+    info: bool = False  # needs a model with info
+    weights: bool = False  # needs plain cross-attention
+    tagger: bool = False  # needs a tagger for one side at least
+    two: bool = False  # needs a second system
+
+    def check(self, study: Study) -> None:
+        """Raise an error if the analysis cannot be made of this study."""
+        loaded = study.main.evaluation.loaded
+        if self.info:
+            require_info(loaded, self.name)
+        if self.weights:
+            require_attention(loaded, self.name)
+        if self.tagger and not study.taggers:
+            raise WaitinfoError(
+                f"--what {self.name}: needs --source-tags or --target-tags, a file of tagged words"
+            )
+        if self.two and study.other is None:
+            raise WaitinfoError(
+                f"--what {self.name}: needs a second system; give --against or --against-system"
+            )
+
+
+ANALYSES = {
+    analysis.name: analysis
+    for analysis in (
+        Analysis(parts_of_speech.NAME, parts_of_speech.TITLE, parts_of_speech.compute,
+                 parts_of_speech.tables, info=True, tagger=True),
+        Analysis(ratio.NAME, ratio.TITLE, ratio.compute, ratio.tables, info=True),
+        Analysis(early_stop.NAME, early_stop.TITLE, early_stop.compute, early_stop.tables),
+        Analysis(attention.NAME, attention.TITLE, attention.compute, attention.tables, info=True,
+                 weights=True),
+        Analysis(case.NAME, case.TITLE, case.compute, case.tables),
+        Analysis(difficulty.NAME, difficulty.TITLE, difficulty.compute, difficulty.tables,
+                 weights=True),
+        Analysis(significance.NAME, significance.TITLE, significance.compute, significance.tables,
+                 two=True),
+    )
+}  # fmt: skip
+
+
+def choose(study: Study, wanted: Sequence[str] | None) -> tuple[list[Analysis], list[str]]:
+    """The analyses to make, and notes on those left out; one that was asked for is an error."""
+    chosen, notes = [], []
+    for name in wanted or list(ANALYSES):
+        try:
+            ANALYSES[name].check(study)
+        except WaitinfoError as error:
+            if wanted:
+                raise
+            notes.append(f"left out: {str(error).removeprefix('--what ')}")
+            continue
+        chosen.append(ANALYSES[name])
+    if not chosen:
+        raise WaitinfoError("nothing can be analysed: " + "; ".join(notes))
+    return chosen, notes
+
+
+def analyse(
+    study: Study, chosen: Sequence[Analysis], out: Path, notes: Sequence[str] = ()
+) -> dict[str, Numbers]:
+    """Make the analyses and write them; an analysis is written as soon as it is complete."""
+    found: dict[str, Numbers] = {}
+    sections: dict[str, tuple[str, Sequence[Table], dict[str, bytes]]] = {}
+    facts = study.facts()
+    for analysis in chosen:
+        numbers = json.loads(json.dumps(analysis.compute(study)))  # as it will be read
+        found[analysis.name] = numbers
+        text = json.dumps({"facts": facts, analysis.name: numbers}, indent=1, ensure_ascii=False)
+        (out / f"{analysis.name}.json").write_text(text + "\n", "utf-8")
+        study.progress.stage(f"pictures: {analysis.name}")
+        pictures = draw(analysis.name, numbers, out)
+        sections[analysis.name] = (analysis.title, analysis.tables(numbers), pictures)
+    title = f"{study.main.name} on {study.main.evaluation.test.name}"
+    text = report_html(title, facts, sections, notes, waitinfo.__version__)
+    (out / "report.html").write_text(text, "utf-8")
+    return found
+
+
+def draw(what: str, numbers: Numbers, out: Path) -> dict[str, bytes]:
+    """Draw an analysis as PNG and SVG; return the SVG files by name."""
+    drawn = {}
+    for name, figure in figures(what, numbers):
+        save_figure(figure, out / f"{name}.png")
+        save_figure(figure, out / f"{name}.svg")
+        drawn[name] = (out / f"{name}.svg").read_bytes()
+    return drawn

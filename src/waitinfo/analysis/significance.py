@@ -1,0 +1,138 @@
+"""Paired bootstrap of two systems at the same latency.
+
+Each resample draws sentences, and both curves (quality against latency, over the dials) are
+computed from the same sentences. Quality at a latency is interpolated between neighbouring dials,
+as in `compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.summaries import Numbers, Table, cell
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.curves import Curve, CurvePoint, default_grid
+from waitinfo.evaluation.quality import RESAMPLES, from_statistics, sentence_statistics
+
+NAME, TITLE = "significance", "Paired bootstrap at equal latency"
+SEED = 12345
+METRIC = "BLEU"
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A curve over the whole test set (first row) and over every resample."""
+
+    latency: np.ndarray  # [1 + resamples, dials]
+    quality: np.ndarray  # [1 + resamples, dials]
+
+    def at(self, x: float) -> np.ndarray:
+        """Quality at a latency, interpolated: [1 + resamples]."""
+        found = []
+        for xs, ys in zip(self.latency, self.quality, strict=True):
+            order = np.argsort(xs, kind="stable")
+            found.append(np.interp(x, xs[order], ys[order]))
+        return np.array(found)
+
+
+def draw_counts(sentences: int, resamples: int, seed: int = SEED) -> np.ndarray:
+    """How often each resample draws each sentence, after one row that draws each once."""
+    draws = np.random.default_rng(seed).integers(0, sentences, (resamples, sentences))
+    counts = np.stack([np.bincount(row, minlength=sentences) for row in draws])
+    return np.concatenate([np.ones((1, sentences), counts.dtype), counts])
+
+
+def sampled(decoded: Sequence[Decoded], references: Sequence[str], counts: np.ndarray) -> Sampled:
+    latency, quality = [], []
+    for each in decoded:
+        statistics = counts @ sentence_statistics(METRIC, each.texts, references)
+        quality.append([from_statistics(METRIC, row) for row in statistics])
+        known = ~np.isnan(each.latencies)
+        latency.append(counts[:, known] @ each.latencies[known] / counts[:, known].sum(1))
+    return Sampled(np.array(latency).T, np.array(quality).T)
+
+
+def p_value(differences: np.ndarray) -> float:
+    """Two-sided: how often resamples are as far from their mean as the test set is from 0."""
+    observed, drawn = differences[0], differences[1:]
+    if observed == 0:
+        return 1.0
+    return float((1 + (np.abs(drawn - drawn.mean()) >= abs(observed)).sum()) / (1 + len(drawn)))
+
+
+def compare(
+    first: Sequence[Decoded],
+    second: Sequence[Decoded],
+    references: Sequence[str],
+    resamples: int = RESAMPLES,
+) -> list[Numbers]:
+    """The difference at each latency of a grid that both curves cover."""
+    counts = draw_counts(len(references), resamples)
+    curves = [sampled(each, references, counts) for each in (first, second)]
+    low = max(curve.latency[0].min() for curve in curves)
+    high = min(curve.latency[0].max() for curve in curves)
+    if not low < high:
+        raise WaitinfoError(
+            "the two systems have no latency in common; give dial values whose latencies overlap "
+            "(--k, --against-k)"
+        )
+    found = []
+    for x in grid(curves, low, high):
+        scores = [curve.at(x) for curve in curves]
+        gap = scores[0] - scores[1]
+        bounds = np.quantile(gap[1:], [0.025, 0.975])
+        found.append(
+            {
+                "latency": x,
+                METRIC: [float(each[0]) for each in scores],
+                "difference": float(gap[0]),
+                "interval": [float(bound) for bound in bounds],
+                "p": p_value(gap),
+            }
+        )
+    return found
+
+
+def grid(curves: Sequence[Sampled], low: float, high: float) -> list[float]:
+    """Round latencies that both cover; the middle if there is none."""
+    made = [
+        Curve("", [CurvePoint(x, 0.0, 0.0, 0.0, "") for x in sorted(curve.latency[0].tolist())])
+        for curve in curves
+    ]
+    inside = [x for x in default_grid(made) if low <= x <= high]
+    return inside or [(low + high) / 2]
+
+
+def compute(study: Study) -> Numbers:
+    assert study.other is not None
+    decoded = [
+        [subject.decoded(k, "guard", study.progress) for k in subject.dials]
+        for subject in study.subjects
+    ]
+    study.progress.stage("bootstrap")
+    return {
+        "subjects": [subject.name for subject in study.subjects],
+        "latency": study.x,
+        "resamples": RESAMPLES,
+        "sentences": len(study.references),
+        "points": [[{"k": each.k, "latency": each.latency} for each in found] for found in decoded],
+        "at": compare(decoded[0], decoded[1], study.references),
+    }
+
+
+def tables(found: Numbers) -> list[Table]:
+    first, second = found["subjects"]
+    heads = [found["latency"], f"{first}, {METRIC}", f"{second}, {METRIC}", "difference",
+             "95% interval", "p"]  # fmt: skip
+    rows = [
+        [f"{at['latency']:g}", *(cell(s) for s in at[METRIC]), f"{at['difference']:+.2f}",
+         f"{at['interval'][0]:+.2f} to {at['interval'][1]:+.2f}", cell(at["p"], 3)]
+        for at in found["at"]
+    ]  # fmt: skip
+    return [
+        Table(f"Paired bootstrap, {found['resamples']:,} resamples of the sentences", heads, rows)
+    ]

@@ -1,0 +1,197 @@
+"""What is analysed: one or two systems on a test set, and their translations, kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from waitinfo.analysis.infos import PairInfo, pair_infos
+from waitinfo.analysis.summaries import Numbers
+from waitinfo.analysis.tagger import Tagger
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.evaluate import Decoding, Evaluation
+from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
+from waitinfo.evaluation.partial import Partial
+from waitinfo.model.integer import IntegerEmbedding
+from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.progress import Progress, Silent
+from waitinfo.streaming.decoder import Hypothesis
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The translations of a test set at one dial value."""
+
+    k: float
+    ending: str
+    hypotheses: list[Hypothesis]
+    texts: list[str]
+    latencies: np.ndarray  # of each sentence, by the study's metric; NaN where undefined
+
+    @property
+    def latency(self) -> float:
+        return float(np.nanmean(self.latencies))
+
+    @property
+    def early(self) -> np.ndarray:
+        """[sentences] whether the translation ended before the whole source was read."""
+        return np.array([h.stopped_early for h in self.hypotheses])
+
+
+class Subject:
+    """A model decoded by a system over its dial."""
+
+    def __init__(
+        self, name: str, evaluation: Evaluation, dials: Sequence[float], store: Path, x: str
+    ) -> None:
+        self.name, self.evaluation, self.dials = name, evaluation, list(dials)
+        self.store, self.x = store, x
+        self._found: dict[tuple[float, str], Decoded] = {}
+
+    @property
+    def has_info(self) -> bool:
+        return self.evaluation.loaded.model.source_info is not None
+
+    def decoded(self, k: float, ending: str, progress: Progress) -> Decoded:
+        """Translate at a dial value, unless the store already has the translations."""
+        if (k, ending) not in self._found:
+            decoding = Decoding(k, ending)
+            found = self._translate(decoding, progress)
+            traces = self.evaluation.traces(found)
+            self._found[k, ending] = Decoded(
+                k, ending, found, [t.text for t in traces], self._latencies(found, traces)
+            )
+        return self._found[k, ending]
+
+    def _translate(self, decoding: Decoding, progress: Progress) -> list[Hypothesis]:
+        settings = self.evaluation.settings(decoding)
+        partial = Partial(self.store, f"{self.name}-{decoding.k:g}-{decoding.ending}", settings)
+        try:
+            allowed = self._found.get((decoding.k, "allow"))
+            if decoding.ending == "guard" and allowed:
+                self._reuse(partial, allowed)
+            return self.evaluation.translate(decoding, partial, progress)
+        finally:
+            partial.close()
+
+    @staticmethod
+    def _reuse(partial: Partial, allowed: Decoded) -> None:
+        """The guard changes only translations that end early; the others are the same with it."""
+        for number, hypothesis in enumerate(allowed.hypotheses):
+            if not hypothesis.stopped_early and number not in partial.found:
+                partial.found[number] = hypothesis
+                partial.add(number, hypothesis)
+
+    def _latencies(self, found: Sequence[Hypothesis], traces: Sequence) -> np.ndarray:
+        profile, _, metric = self.x.rpartition(".")
+        if profile == "paper":
+            lengths = self.evaluation.reference_tokens
+            lags = [
+                Lags(h.path, h.source_length, n + 1) for h, n in zip(found, lengths, strict=True)
+            ]
+        else:
+            references = self.evaluation.test.references
+            lags = [
+                Lags(t.delays, t.source_words, len(r.split()))
+                for t, r in zip(traces, references, strict=True)
+            ]
+        values = [sentence_latency(each, PROFILES[profile])[metric] for each in lags]
+        return np.array([np.nan if v is None else v for v in values], np.float64)
+
+
+@dataclass
+class Study:
+    """One or two subjects on the same test set."""
+
+    main: Subject
+    other: Subject | None
+    x: str = "paper.AL"  # latency at which systems are compared
+    taggers: dict[str, Tagger] = field(default_factory=dict)  # by side: source, target
+    case: int | None = None  # number of the sentence of the case study
+    lines: list[int] = field(default_factory=list)  # line numbers of the sentences in their file
+    progress: Progress = field(default_factory=Silent)
+
+    @property
+    def subjects(self) -> list[Subject]:
+        return [self.main] if self.other is None else [self.main, self.other]
+
+    @property
+    def sources(self) -> list[str]:
+        return self.main.evaluation.test.sources
+
+    @property
+    def references(self) -> list[str]:
+        return self.main.evaluation.test.references
+
+    @cached_property
+    def reference_tokens(self) -> list[list[int]]:
+        encode = self.main.evaluation.loaded.vocabulary.target.encode
+        return [encode(text) for text in self.references]
+
+    @cached_property
+    def infos(self) -> list[PairInfo]:
+        """Info of sources and references."""
+        tokens = self.main.evaluation.tokenized
+        loaded = self.main.evaluation.loaded
+        return pair_infos(loaded, tokens, self.reference_tokens, self.progress)
+
+    @cached_property
+    def float_model(self) -> LoadedModel:
+        """The main model, computed with floats: with integers, attention cannot be observed."""
+        loaded = self.main.evaluation.loaded
+        if not isinstance(loaded.model.source_embedding, IntegerEmbedding):
+            return loaded
+        return load_model(loaded.folder, str(loaded.model.device), "float32")
+
+    def line(self, index: int) -> int:
+        """The line of a sentence in its file, from 1."""
+        return self.lines[index] if self.lines else index + 1
+
+    def middle(self) -> Decoded:
+        """The main subject at its own default dial, or at the middle one of those given."""
+        system = self.main.evaluation.loaded.system
+        default = system.trained_dial()
+        dials = sorted(self.main.dials)
+        k = default if default in dials else dials[len(dials) // 2]
+        return self.main.decoded(k, "guard", self.progress)
+
+    def matched(self) -> list[Decoded]:
+        """Both subjects at about the same latency: the main one at its middle dial."""
+        first = self.middle()
+        if self.other is None:
+            return [first]
+        found = [self.other.decoded(k, "guard", self.progress) for k in self.other.dials]
+        return [first, min(found, key=lambda d: abs(d.latency - first.latency))]
+
+    def facts(self) -> Numbers:
+        """What was analysed, for the report."""
+        test = self.main.evaluation.test
+        return {
+            "test": test.facts,
+            "latency": self.x,
+            "subjects": [
+                {
+                    "name": s.name,
+                    "system": s.evaluation.loaded.system.name,
+                    "dials": s.dials,
+                    "model": s.evaluation.model_facts,
+                    "settings": s.evaluation.settings(Decoding(s.dials[0])),
+                }
+                for s in self.subjects
+            ],
+        }
+
+
+def check_comparable(main: Subject, other: Subject, x: str) -> None:
+    """Latency in tokens can be compared only where the tokens are the same."""
+    own, their = (s.evaluation.loaded.vocabulary for s in (main, other))
+    same = own.source.model == their.source.model and own.target.model == their.target.model
+    if x.startswith("paper.") and not same:
+        raise WaitinfoError(
+            f"--x {x}: counts tokens, and the two models have different vocabularies; "
+            "compare them with --x word.LAAL"
+        )

@@ -1,0 +1,65 @@
+"""Tables and short descriptions of many values, as plain numbers for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Numbers = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for the terminal and the report; cells are text."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def cell(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}%"
+
+
+def describe(values: Iterable[float], edges: Sequence[float]) -> Numbers:
+    """Count, mean, spread and histogram; values outside the edges count in the outermost bins."""
+    found = np.fromiter(values, np.float64)
+    if not len(found):
+        return {"count": 0}
+    inside = np.clip(found, edges[0], edges[-1])
+    return {
+        "count": len(found),
+        "mean": float(found.mean()),
+        "deviation": float(found.std(ddof=1)) if len(found) > 1 else 0.0,
+        "quantiles": {str(q): float(np.quantile(found, q / 100)) for q in (5, 25, 50, 75, 95)},
+        "histogram": np.histogram(inside, np.asarray(edges))[0].tolist(),
+    }
+
+
+def correlation(
+    left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray
+) -> float | None:
+    """Pearson's correlation; None where one side is constant."""
+    a, b = np.asarray(left, np.float64), np.asarray(right, np.float64)
+    if len(a) < 2 or a.std() < 1e-12 or b.std() < 1e-12:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def quantile_bins(values: Sequence[float] | np.ndarray, count: int) -> list[float]:
+    """Edges of up to `count` bins with about equally many values; equal edges are merged."""
+    found = np.quantile(np.asarray(values, np.float64), np.linspace(0, 1, count + 1))
+    return [float(edge) for edge in np.unique(found)]
+
+
+def bin_of(values: Sequence[float] | np.ndarray, edges: Sequence[float]) -> np.ndarray:
+    """The bin of each value; the last edge belongs to the last bin."""
+    inner = np.asarray(edges[1:-1], np.float64)
+    return np.searchsorted(inner, np.asarray(values, np.float64), side="right")

@@ -1,0 +1,208 @@
+"""`waitinfo analyse`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from waitinfo.analysis.run import ANALYSES, analyse, choose
+from waitinfo.analysis.study import Study, Subject, check_comparable
+from waitinfo.analysis.summaries import Numbers, Table
+from waitinfo.analysis.tagger import Tagger, make_tagger
+from waitinfo.cli.display import note, print_table, progress_bar
+from waitinfo.cli.loading import load, use_threads
+from waitinfo.cli.options import numbers
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.evaluation.curves import check_axis
+from waitinfo.evaluation.evaluate import Evaluation, TestSet
+from waitinfo.evaluation.latency import METRICS, PROFILES
+from waitinfo.evaluation.plot import pyplot
+from waitinfo.evaluation.quality import check_installed
+from waitinfo.model.saving import LoadedModel
+from waitinfo.progress import Progress
+from waitinfo.systems import System, check_dial
+
+STORE = "translations"
+DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)
+BY_TOKENS = ("wait-info", "wait-k", "multipath", "moe-wait-k")  # systems with such dials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for on the command line."""
+
+    model: Path | None
+    source: Path
+    reference: Path
+    out: Path
+    what: str | None
+    k: str | None
+    system: str | None
+    settings: list[str]
+    against: Path | None
+    against_system: str | None
+    against_settings: list[str]
+    against_k: str | None
+    source_tags: list[str]
+    target_tags: list[str]
+    case: int | None
+    sentences: int
+    x: str
+    device: str
+    dtype: str
+    threads: int
+
+
+def run(request: Request) -> None:
+    wanted = _wanted(request.what)
+    x = check_axis("--x", request.x)
+    if x not in {f"{profile}.{metric}" for profile in PROFILES for metric in METRICS}:
+        raise WaitinfoError(f"--x {request.x}: must be a latency, as paper.AL or word.LAAL")
+    test, lines = _test_set(request)
+    check_installed()
+    pyplot()
+    use_threads(request.threads)
+    store = _make_store(request.out)
+    main, other = _subjects(request, test, store, x)
+    with progress_bar() as progress:
+        study = Study(main, other, x, {}, request.case, lines, progress)
+        study.taggers |= _taggers(request, wanted, main, progress)
+        chosen, notes = choose(study, wanted)
+        try:
+            found = analyse(study, chosen, request.out, notes)
+        except KeyboardInterrupt:
+            note("stopped; the same command continues from here")
+            raise
+    _show(found)
+    for line in notes:
+        note(line)
+    note(f"written: {request.out / 'report.html'}")
+
+
+def _wanted(what: str | None) -> list[str] | None:
+    if what is None:
+        return None
+    names = list(dict.fromkeys(what.split(",")))
+    for name in names:
+        if name not in ANALYSES:
+            raise unknown("--what", name, ANALYSES)
+    return names
+
+
+def _test_set(request: Request) -> tuple[TestSet, list[int]]:
+    """The sentences to analyse, and their lines in the file."""
+    test = TestSet.read(request.source, request.reference)
+    count, asked = len(test.sources), request.sentences
+    if asked < 0:
+        raise WaitinfoError(f"--sentences {asked}: must be 0, for all, or more")
+    if request.case is not None and not 1 <= request.case <= count:
+        raise WaitinfoError(f"--case {request.case}: {request.source} has lines 1 to {count:,}")
+    kept = min(count, asked or count)
+    chosen = {number * count // kept for number in range(kept)}
+    if request.case is not None:
+        chosen.add(request.case - 1)
+    rows = sorted(chosen)
+    part = replace(
+        test,
+        sources=[test.sources[i] for i in rows],
+        references=[test.references[i] for i in rows],
+    )
+    return part, [i + 1 for i in rows]
+
+
+def _make_store(out: Path) -> Path:
+    if out.exists() and not out.is_dir():
+        raise WaitinfoError(f"--out {out}: is a file; give a folder")
+    try:
+        (out / STORE).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WaitinfoError(f"--out {out}: cannot be created ({error.strerror})") from None
+    return out / STORE
+
+
+# The systems
+
+
+def _subjects(
+    request: Request, test: TestSet, store: Path, x: str
+) -> tuple[Subject, Subject | None]:
+    first = load(request.model, request.device, request.dtype, request.system, request.settings)
+    second = _second(request, first)
+    main = Subject(
+        first.system.name, Evaluation(first, test), _dials(first.system, "--k", request.k), store, x
+    )
+    if second is None:
+        return main, None
+    given = request.against_k
+    if given is None and type(second.system.dial) is type(first.system.dial):
+        given = request.k if second.system.name in BY_TOKENS else None
+    dials = _dials(second.system, "--against-k", given)
+    name = second.system.name
+    if name == main.name:
+        name = f"{name} ({second.folder.resolve().name})"
+        name = name if "/" not in name else "other"
+    other = Subject(name, Evaluation(second, test), dials, store, x)
+    check_comparable(main, other, x)
+    return main, other
+
+
+def _second(request: Request, first: LoadedModel) -> LoadedModel | None:
+    """The second system: the one given, or the same model decoded by wait-k."""
+    asked = request.against or request.against_system or request.against_settings
+    system = request.against_system
+    if not asked:
+        fits = first.model.config.cross_attention == "plain"
+        if not fits or first.model.config.encoder != "causal" or first.system.name != "wait-info":
+            if request.against_k is not None:
+                raise WaitinfoError("--against-k: no second system; give --against-system too")
+            return None
+        system = "multipath"
+    elif request.against is None and system is None:
+        system = first.system.name
+    path = request.against or request.model
+    return load(path, request.device, request.dtype, system, request.against_settings)
+
+
+def _dials(system: System, option: str, given: str | None) -> list[float]:
+    if given is not None:
+        return [check_dial(system, k) for k in numbers(option, given)]
+    if system.name in BY_TOKENS:
+        return list(DIALS)
+    return [check_dial(system, None)]
+
+
+def _taggers(
+    request: Request, wanted: Sequence[str] | None, main: Subject, progress: Progress
+) -> dict[str, Tagger]:
+    """Taggers for the sides that have tags, if they are needed."""
+    given = {"source": request.source_tags, "target": request.target_tags}
+    if (wanted and "pos" not in wanted) or not main.has_info:
+        return {}
+    return {
+        side: make_tagger(f"--{side}-tags", values, progress)
+        for side, values in given.items()
+        if values
+    }
+
+
+# What is shown
+
+
+def _show(found: dict[str, Numbers]) -> None:
+    for name, numbers_ in found.items():
+        for table in ANALYSES[name].tables(numbers_):
+            print_table(_rich(table), table.title)
+
+
+def _rich(table: Table) -> RichTable:
+    made = RichTable()
+    for number, head in enumerate(table.heads):
+        text = number == 0 or head in ("READ", "WRITE")
+        made.add_column(escape(head), justify="left" if text else "right")
+    for row in table.rows:
+        made.add_row(*map(escape, row))
+    return made

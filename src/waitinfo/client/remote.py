@@ -1,0 +1,310 @@
+"""A stream on a server, for event loops. It connects again by itself and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from waitinfo.client.address import Address
+from waitinfo.client.replay import Replay
+from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.event import Event
+from waitinfo.text.files import join_surrogates
+
+VERSION = 1  # of the protocol
+FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
+
+
+KNOWN = frozenset(Event._fields)
+
+
+def _event(values: dict[str, Any]) -> Event:
+    """An event of the trace; a newer server may say more about it."""
+    return Event(**{name: value for name, value in values.items() if name in KNOWN})
+
+
+class Interrupted(Exception):
+    """The connection is gone; another one may work, after so many seconds."""
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class AsyncRemoteStream:
+    """One running translation on a server; opened by `AsyncClient.stream`."""
+
+    def __init__(
+        self,
+        address: Address,
+        start: dict[str, Any],
+        raw: bool,
+        patience: float,
+        history: int | None,
+    ) -> None:
+        self._address, self._start, self._raw, self._patience = address, start, raw, patience
+        self._replay = Replay()
+        self._unsent: deque[dict[str, Any]] = deque()
+        self._more = asyncio.Event()  # there is something to send
+        self._changed = asyncio.Event()  # something has arrived
+        self._events: deque[Event] = deque()
+        self._words: deque[str] = deque(maxlen=history)
+        self._last = self._done = 0  # ids of the newest text, and of the newest one worked off
+        self._finished = self._over = False
+        self._resting = False  # the server closed an idle stream: connect when there is text
+        self._error: str | None = None
+        self._vocabulary: str | None = None
+        self._connections = 0
+        self._task = asyncio.ensure_future(self._run())
+
+    # What a user does
+
+    async def push(self, text: str, wait: bool = True) -> list[Event]:
+        """Source text that has arrived; returns the events it caused.
+
+        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        """
+        if not text.isprintable():
+            text = join_surrogates(text)
+        self._hand_in({"type": "text", "text": text if self._raw else f"{text} "})
+        return await self._caused() if wait else []
+
+    async def flush(self, wait: bool = True) -> list[Event]:
+        """End the present sentence, whatever its text; returns its remaining events."""
+        self._hand_in({"type": "flush"})
+        return await self._caused() if wait else []
+
+    async def finish(self, wait: bool = True) -> list[Event]:
+        """No more text will come; returns the remaining events."""
+        self._check()
+        self._finished = True
+        self._send({"type": "end"})
+        if not wait:
+            return []
+        await self._until(lambda: self._over)
+        return self._collect()
+
+    @property
+    def k(self) -> float | None:
+        """The latency dial. A new value counts from the next decision on."""
+        return self._start.get("k")
+
+    @k.setter
+    def k(self, value: float) -> None:
+        self._start["k"] = value
+        self._send({"type": "set", "k": value})
+
+    @property
+    def text(self) -> str:
+        """The words shown so far; of a long stream the last ones (see `history`)."""
+        return " ".join(self._words)
+
+    @property
+    def connections(self) -> int:
+        """How often the stream has connected: more than once, if it was interrupted."""
+        return self._connections
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Events as they happen, until the stream has been finished or closed."""
+        while True:
+            await self._until(lambda: bool(self._events) or self._over)
+            if not self._events:
+                return
+            for event in self._collect():
+                yield event
+
+    async def close(self) -> None:
+        """Give the stream up, finished or not."""
+        self._over = self._finished = True
+        self._task.cancel()
+        self._changed.set()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def __aenter__(self) -> AsyncRemoteStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise WaitinfoError(self._error)
+        if self._finished:
+            raise WaitinfoError("this stream has been finished; open another")
+
+    def _hand_in(self, message: dict[str, Any]) -> None:
+        self._check()
+        self._last += 1
+        message["id"] = self._last
+        self._replay.sent(message)
+        self._send(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._unsent.append(message)
+        self._more.set()
+
+    async def _caused(self) -> list[Event]:
+        wanted = self._last
+        await self._until(lambda: self._done >= wanted or self._over)
+        return self._collect()
+
+    async def _until(self, condition: Any) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise WaitinfoError(self._error)
+
+    def _collect(self) -> list[Event]:
+        found = list(self._events)
+        self._events.clear()
+        return found
+
+    # Connections
+
+    async def _run(self) -> None:
+        """Connect, and connect again, until the stream is over."""
+        wait, failing_since = FIRST_WAIT, None
+        while not self._over:
+            if self._resting:
+                await self._more.wait()
+            before = self._connections
+            try:
+                await self._converse()
+                failing_since, wait = None, FIRST_WAIT
+            except Interrupted as interruption:
+                now = time.monotonic()
+                if self._connections > before or failing_since is None:
+                    failing_since, wait = now, FIRST_WAIT
+                if now - failing_since > self._patience:
+                    self._fail(f"{self._address.shown}: {interruption}")
+                    return
+                pause = max(wait * random.uniform(0.5, 1.0), min(interruption.wait or 0.0, 60.0))
+                await asyncio.sleep(min(pause, max(0.05, failing_since + self._patience - now)))
+                wait = min(2 * wait, LONGEST_WAIT)
+            except WaitinfoError as error:
+                self._fail(str(error))
+                return
+            except Exception as error:  # a task that dies in silence would leave callers waiting
+                self._fail(f"{type(error).__name__}: {error}")
+                raise
+
+    def _fail(self, why: str) -> None:
+        self._error, self._over = why, True
+        self._changed.set()
+
+    async def _converse(self) -> None:
+        """One connection, until it ends."""
+        async with await self._connect() as socket:
+            try:
+                await socket.send(json.dumps(self._opening()))
+                self._accept(json.loads(await socket.recv()))
+                self._queue_again()
+                await self._both(socket)
+            except ConnectionClosed as closed:
+                raise Interrupted(f"the connection was closed ({closed})") from None
+
+    async def _connect(self) -> ClientConnection:
+        try:
+            return await connect(
+                self._address.websocket,
+                additional_headers=self._address.headers,
+                max_size=None,
+                ping_timeout=60,
+                open_timeout=30,
+            )
+        except InvalidStatus as refused:
+            status, headers = refused.response.status_code, refused.response.headers
+            if status in (429, 502, 503, 504):
+                after = headers.get("Retry-After", "")
+                hint = float(after) if after.isdigit() else None
+                raise Interrupted(f"the server refuses (status {status})", hint) from None
+            raise WaitinfoError(self._address.explain(status)) from None
+        except (OSError, InvalidHandshake, TimeoutError) as error:
+            raise Interrupted(f"cannot be reached ({error})") from None
+
+    def _opening(self) -> dict[str, Any]:
+        start = {"type": "start", "version": VERSION, "trace": True, **self._start}
+        if self._vocabulary is not None:
+            start["resume"] = self._replay.resume(self._vocabulary)
+        return start
+
+    def _accept(self, answer: dict[str, Any]) -> None:
+        if answer["type"] == "error":
+            if answer.get("code") == "full":
+                raise Interrupted(answer["message"], answer.get("retry_after"))
+            raise WaitinfoError(answer["message"])
+        if answer["type"] != "started":
+            raise WaitinfoError(f"{self._address.shown}: not a server of waitinfo")
+        self._vocabulary = answer["vocabulary"]
+        self._start |= {"model": answer["model"], "system": answer["system"]}
+        self._connections += 1
+        self._resting = False
+
+    def _queue_again(self) -> None:
+        """Everything that is not done with, and a mark that is answered when it is."""
+        self._unsent.clear()
+        self._unsent.extend(self._replay.items)
+        self._unsent.append({"type": "text", "text": "", "id": self._last})
+        if self._finished:
+            self._unsent.append({"type": "end"})
+        self._more.set()
+
+    async def _both(self, socket: ClientConnection) -> None:
+        sending = asyncio.ensure_future(self._sending(socket))
+        try:
+            await self._receiving(socket)
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, ConnectionClosed):
+                await sending
+
+    async def _sending(self, socket: ClientConnection) -> None:
+        while True:
+            while self._unsent:
+                await socket.send(json.dumps(self._unsent[0]))
+                self._unsent.popleft()
+            self._more.clear()
+            await self._more.wait()
+
+    async def _receiving(self, socket: ClientConnection) -> None:
+        while not self._over:
+            self._handle(json.loads(await socket.recv()))
+            self._changed.set()
+            if self._resting:
+                return
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "words":
+                self._replay.received(message)
+                self._events.extend(map(_event, message.get("trace") or ()))
+                self._words.extend(word["word"] for word in message["words"])
+            case "idle":
+                self._done = message["id"]
+            case "error" if message["code"] != "rate":
+                if message.get("code") == "full":
+                    raise Interrupted(message["message"], message.get("retry_after"))
+                raise WaitinfoError(message["message"])
+            case "ended":
+                self._ended(message["reason"])
+
+    def _ended(self, reason: str) -> None:
+        if reason == "end":
+            self._over = True
+        elif reason == "idle":
+            self._resting = True
+            if not self._unsent:
+                self._more.clear()
+        else:
+            raise Interrupted(f"the server ended the stream ({reason})")

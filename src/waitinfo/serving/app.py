@@ -1,0 +1,121 @@
+"""The application: all endpoints, and how errors are answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.cors import CORSMiddleware
+
+import waitinfo
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving import operations, realtime, rest, stream, watching
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.wire import retry_header
+
+# The page loads nothing from elsewhere and nobody may frame it; OBS shows /overlay by itself.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+def page_folder() -> Path:
+    return Path(str(files("waitinfo"))) / "serving" / "page"
+
+
+def build_app(hub: Hub) -> FastAPI:
+    """The ASGI application of a hub."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        hub.models.close()
+
+    app = FastAPI(
+        title="waitinfo",
+        version=waitinfo.__version__,
+        lifespan=lifespan,
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.hub = hub
+    for part in (stream, realtime, watching, rest, operations):
+        app.include_router(part.router)
+    _add_schemas(app)
+    _add_errors(app, hub)
+    _add_page(app)
+    if origins := hub.settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    return app
+
+
+def _add_schemas(app: FastAPI) -> None:
+    """The body of /translate is read by hand, for it may be JSON or a form."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, object]:
+        found = generate()
+        schemas = found["components"]["schemas"]
+        schemas.setdefault("TranslateRequest", rest.TranslateRequest.model_json_schema())
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_errors(app: FastAPI, hub: Hub) -> None:
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, refusal: Refusal) -> JSONResponse:
+        hub.refuse(refusal)
+        return JSONResponse(
+            {"error": refusal.message}, refusal.status, headers=retry_header(refusal)
+        )
+
+    @app.exception_handler(WaitinfoError)
+    async def wrong(_: Request, error: WaitinfoError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 400)
+
+    @app.exception_handler(ExceptionGroup)
+    async def several(request: Request, errors: ExceptionGroup) -> JSONResponse:
+        """Of texts that are translated together, the first error is told."""
+        first = errors.exceptions[0]
+        if isinstance(first, Refusal):
+            return await refused(request, first)
+        if isinstance(first, WaitinfoError):
+            return await wrong(request, first)
+        raise first
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = page_folder()
+
+    @app.middleware("http")
+    async def secure(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(folder / "index.html")
+
+    @app.get("/overlay", include_in_schema=False)
+    async def overlay() -> FileResponse:
+        return FileResponse(folder / "overlay.html")
+
+    app.mount("/page", StaticFiles(directory=folder), name="page")

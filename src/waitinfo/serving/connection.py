@@ -1,0 +1,207 @@
+"""What connections of both protocols do: read and write at the same time, until one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from fastapi import WebSocket
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving.guards import Client, Refusal
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.live import Live
+from waitinfo.serving.logs import log, logger
+from waitinfo.serving.protocol import Malformed
+from waitinfo.serving.wire import Gone, Stalled, Wire, deny
+
+# Why a stream ends, and what the WebSocket is closed with.
+CODES = {"end": 1000, "idle": 1000, "closing": 1012, "slow": 1008, "full": 1013, "error": 1011}
+REASONS = {
+    "idle": "no text came",
+    "closing": "the server stops; connect again",
+    "slow": "the client does not read",
+    "full": "all streams are in use; try again later",
+    "error": "the stream failed",
+}
+
+
+class Idle(Exception):
+    """No text came for too long."""
+
+
+class Stopped(Exception):
+    """The server stops."""
+
+
+class Connection(ABC):
+    """One WebSocket, at most one stream."""
+
+    subprotocols: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, socket: WebSocket, hub: Hub, client: Client) -> None:
+        settings = hub.settings
+        self.socket, self.hub, self.client = socket, hub, client
+        self.wire = Wire(socket, settings.stall, settings.message_size)
+        self.live: Live | None = None
+        self._stop = asyncio.Event()
+        self._slowed = False
+
+    @classmethod
+    async def serve(cls, socket: WebSocket, hub: Hub) -> None:
+        """Answer a request for a WebSocket."""
+        try:
+            client = hub.admit(socket.headers, socket.query_params)
+            hub.check_room()
+            client.enter(hub.settings.retry)
+        except Refusal as refusal:
+            hub.refuse(refusal)
+            await deny(socket, refusal)
+            return
+        try:
+            offered = socket.scope.get("subprotocols") or []
+            chosen = next((name for name in offered if name in cls.subprotocols), None)
+            await socket.accept(chosen)
+            connection = cls(socket, hub, client)
+            with hub.connection(connection):
+                await connection._run()
+        finally:
+            client.leave()
+
+    async def _run(self) -> None:
+        reason = "gone"
+        try:
+            reason = await self._until_stopped(self.session())
+        except Gone:
+            pass
+        except Stalled:
+            reason = "slow"
+        except Idle:
+            reason = "idle"
+        except Stopped:
+            reason = "closing"
+        except Refusal as refusal:
+            reason = "full"
+            self.hub.refuse(refusal)
+        except Exception as error:
+            reason = "error"
+            await self._failed(error)
+        finally:
+            if self.live is not None:
+                self.live.close()
+        await self._finish(reason)
+
+    async def _failed(self, error: Exception) -> None:
+        """Tell the client why its stream ends, if it is something that it may know."""
+        if isinstance(error, WaitinfoError):
+            message = str(error)
+        else:
+            message = "an error of the server"
+            logger.error("a connection failed", exc_info=error)
+        with suppress(Gone, Stalled):
+            await self.error("failed", message, None, fatal=True)
+
+    async def _finish(self, reason: str) -> None:
+        self.hub.metrics.closed.labels(reason).inc()
+        log("closed", logging.DEBUG, reason=reason)
+        if reason not in ("gone", "slow"):
+            with suppress(Gone, Stalled):
+                await self.farewell(reason)
+        if reason != "gone":
+            await self.wire.close(CODES[reason], REASONS.get(reason, ""))
+
+    async def _until_stopped(self, session: Coroutine[Any, Any, str]) -> str:
+        """Run a session until it ends or the server does."""
+        running = asyncio.ensure_future(session)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise Stopped
+            return running.result()
+        finally:
+            for task in (running, stopping):
+                task.cancel()
+            await asyncio.gather(running, stopping, return_exceptions=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    # For both protocols
+
+    async def both(
+        self, reading: Coroutine[Any, Any, None], writing: Coroutine[Any, Any, None]
+    ) -> None:
+        """Read and write until all is written or one of the two fails."""
+        reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(writing)
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                reader.result()
+            await writer
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def read(self, live: Live) -> None:
+        """Handle messages until the client ends the stream.
+
+        A stream is idle if neither the client nor the server had anything to do for it.
+        """
+        idle = self.hub.settings.idle
+        while not live.ended:
+            receiving = asyncio.ensure_future(self.wire.receive())
+            try:
+                while not (await asyncio.wait({receiving}, timeout=idle - live.quiet()))[0]:
+                    if live.quiet() >= idle:
+                        raise Idle
+                await self._handle(live, receiving)
+            finally:
+                receiving.cancel()
+            await live.room()
+
+    async def _handle(self, live: Live, receiving: asyncio.Future[str]) -> None:
+        """One message. A bad one is answered with an error, and the stream lives on."""
+        try:
+            wait = await self.message(live, receiving.result())
+        except WaitinfoError as error:
+            code = error.code if isinstance(error, Malformed) else "refused"
+            await self.complain(code, str(error))
+            return
+        if wait > 0:
+            if not self._slowed:
+                self._slowed = True
+                await self.complain("rate", "this key has used up its words per minute", wait)
+            await self.client.pause()
+
+    async def complain(self, code: str, message: str, retry: float | None = None) -> None:
+        """Tell the client of an error that does not end the stream."""
+        self.hub.metrics.errors.labels(code).inc()
+        await self.error(code, message, retry, fatal=False)
+
+    # Of each protocol
+
+    @abstractmethod
+    async def session(self) -> str:
+        """The whole conversation; why it ended."""
+
+    @abstractmethod
+    async def message(self, live: Live, text: str) -> float:
+        """Do what a message of the running stream asks for; seconds to wait for the next."""
+
+    @abstractmethod
+    async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
+        """Send an error."""
+
+    @abstractmethod
+    async def farewell(self, reason: str) -> None:
+        """The last messages."""
+
+    @abstractmethod
+    async def announce(self, seconds: float) -> None:
+        """Say that the server stops in so many seconds."""

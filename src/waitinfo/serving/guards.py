@@ -1,0 +1,158 @@
+"""Who may connect, and how much one key may use."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Refusal(Exception):
+    """A request that is not served, with its HTTP status."""
+
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True)
+class KeyLimits:
+    """What the file of keys says of one key."""
+
+    key: str
+    streams: int = 0  # at a time; 0: as many as the server has
+    words_per_minute: int = 0  # 0: any number
+
+    def __post_init__(self) -> None:
+        if len(self.key) < 8 or not self.key.isascii() or not self.key.isprintable():
+            raise WaitinfoError("key: must be at least 8 ASCII characters")
+        if self.streams < 0 or self.words_per_minute < 0:
+            raise WaitinfoError("streams, words_per_minute: must be 0 or more")
+
+
+class Client:
+    """What one key uses at present; without keys, all clients share one."""
+
+    def __init__(self, streams: int = 0, words_per_minute: int = 0) -> None:
+        self.streams, self.words_per_minute = streams, words_per_minute
+        self.open = 0
+        self._left, self._since = float(words_per_minute), time.monotonic()
+
+    def enter(self, retry: float) -> None:
+        """Take one of the key's streams."""
+        if self.streams and self.open >= self.streams:
+            raise Refusal(
+                429, "key_streams", f"this key may open {self.streams} streams at a time", retry
+            )
+        self.open += 1
+
+    def leave(self) -> None:
+        self.open -= 1
+
+    def spend(self, words: int) -> float:
+        """Count words; the seconds to wait before the next ones."""
+        if not self.words_per_minute:
+            return 0.0
+        now, rate = time.monotonic(), self.words_per_minute / 60
+        earned = (now - self._since) * rate
+        self._left = min(self._left + earned, float(self.words_per_minute)) - words
+        self._since = now
+        return max(0.0, -self._left / rate)
+
+    async def pause(self) -> None:
+        """Wait until the key may send words again."""
+        while (seconds := self.spend(0)) > 0:
+            await asyncio.sleep(min(seconds, 1.0))
+
+
+class Keys:
+    """The keys of a server; without any, everybody may connect."""
+
+    def __init__(self, keys: Iterable[KeyLimits] = ()) -> None:
+        self._clients = {
+            _digest(key.key): Client(key.streams, key.words_per_minute) for key in keys
+        }
+        self._everybody = Client()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """A TOML file with a table for each key, named as you like: see docs/serving.md."""
+        try:
+            tables = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise WaitinfoError(f"{path}: cannot be read ({error})") from None
+        except tomllib.TOMLDecodeError as error:
+            raise WaitinfoError(f"{path}: not TOML ({error})") from None
+        if not tables:
+            raise WaitinfoError(f"{path}: has no keys; write a table like [stage] with key = …")
+        return cls(_limits(path, name, table) for name, table in tables.items())
+
+    def client(self, key: str | None) -> Client:
+        """Whose key this is."""
+        if not self._clients:
+            return self._everybody
+        found = self._clients.get(_digest(key)) if key else None
+        if found is None:
+            raise Refusal(401, "key", "a valid key is required" if key else "a key is required")
+        return found
+
+
+def _limits(path: Path, name: str, table: Any) -> KeyLimits:
+    if not isinstance(table, Mapping) or not isinstance(table.get("key"), str):
+        raise WaitinfoError(f"{path}: [{name}] must be a table with a key")
+    try:
+        return from_mapping(KeyLimits, dict(table), name)
+    except WaitinfoError as error:
+        raise WaitinfoError(f"{path}: {error}") from None
+
+
+def _digest(key: str) -> bytes:
+    """Comparing digests takes the same time whatever the key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def find_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+    """The key of a request: a bearer token, ?key=, or a subprotocol as OpenAI's clients send it."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return token.strip()
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        name = offered.strip()
+        for prefix in ("waitinfo-key.", "openai-insecure-api-key."):
+            if name.startswith(prefix):
+                return name.removeprefix(prefix)
+    return query.get("key") or query.get("api_key")
+
+
+def check_origin(origin: str | None, host: str | None, allowed: Iterable[str], local: bool) -> None:
+    """Refuse pages of other sites. Programs send no origin.
+
+    A server of this machine alone also refuses a site whose name was pointed at this machine.
+    """
+    if origin is None or "*" in allowed or origin in allowed:
+        return
+    try:
+        found = urlsplit(origin)
+        name = found.hostname
+    except ValueError:
+        name = None
+    if name and (name in LOOPBACK if local else found.netloc == host):
+        return
+    raise Refusal(403, "origin", "pages of this origin may not connect; see --origins")

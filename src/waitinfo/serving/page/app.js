@@ -1,0 +1,296 @@
+// The page: what is typed, played or dictated goes to one stream for each column.
+
+import { LiveStream } from "./stream.js";
+import { Source, Translation } from "./pane.js";
+import * as exports from "./exports.js";
+
+const $ = (id) => document.getElementById(id);
+const SAMPLE = "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein. Die Kommission hat "
+  + "gestern in Brüssel einen neuen Vorschlag zur Verbesserung der Luftqualität vorgelegt. Wir müssen "
+  + "dringend etwas gegen den Klimawandel unternehmen, bevor es zu spät ist.";
+const NAMES = { "wait-info": "wait-info", "wait-k": "wait-k", full: "whole sentences" };
+
+const source = new Source($("source"));
+let models = [];
+let columns = [];      // {pane, stream, k, system}
+let records = [];      // of this session, for export
+let began = 0;
+let pasted = false;    // the text waits to be played
+let playing = null;
+
+const now = () => (performance.now() - began) / 1000;
+const chosen = () => models[$("model").selectedIndex] ?? models[0];
+
+function state(text, bad = false) {
+  $("state").textContent = text;
+  $("state").classList.toggle("bad", bad);
+}
+
+function describe(word) {
+  source.mark(word);
+  const parts = [`“${word.word}” was written when ${word.read} source words had been read, ${word.lag} more than words written.`];
+  if (word.info !== undefined && word.info !== null) {
+    parts.push(`Info read ${word.source_info.toFixed(1)}, info written ${word.target_info.toFixed(1)}`
+      + (word.k === undefined ? "." : `: ${(word.source_info - word.target_info).toFixed(1)} ahead, K is ${word.k}.`)
+      + ` Its own info is ${word.info.toFixed(2)}.`);
+  }
+  $("detail").textContent = parts.join(" ");
+}
+
+// Columns
+
+function wanted() {
+  const model = chosen();
+  const first = { system: model.system, k: model.dial ? Number($("dial").value) : undefined };
+  const beside = $("compare").value;
+  if (!beside) return [first];
+  if (beside === "dial") return [first, { ...first, k: Number($("other").value), other: true }];
+  const others = beside.split(",").filter((name) => models.some((m) => m.name === model.name && m.system === name));
+  return [first, ...others.map((system) => ({ system, k: system === "full" ? undefined : Math.max(1, Math.round(first.k)) }))];
+}
+
+const title = ({ system, k }) => `${NAMES[system] ?? system}${k === undefined ? "" : `, K = ${k}`}`;
+
+function begin() {
+  stop();
+  for (const { stream } of columns) stream?.close();
+  source.clear();
+  source.mark(null);
+  records = [];
+  began = performance.now();
+  columns = wanted().map((settings, index) => {
+    const pane = new Translation(title(settings), describe);
+    const column = { ...settings, pane };
+    const room = index === 0 && $("room").checkValidity() ? $("room").value.trim() : "";
+    const options = { model: chosen().name, system: settings.system };
+    if (settings.k !== undefined) options.k = settings.k;
+    if (room) options.room = room;
+    column.stream = new LiveStream(options, {
+      words: (message) => heard(index, message),
+      state: (name) => index === 0 && connection(name),
+      error: ({ message }) => state(message, true),
+    });
+    return column;
+  });
+  lay();
+}
+
+function lay() {
+  $("panes").replaceChildren(...columns.map(({ pane }) => pane.root));
+  $("columns").classList.toggle("many", columns.length > 1);
+}
+
+function connection(name) {
+  if (name === "live") state("connected");
+  if (name === "lost") state("the connection is lost; trying again …", true);
+  if (name === "idle") state("paused; type to go on");
+}
+
+function heard(index, message) {
+  const { replay, ...rest } = message;
+  records.push({ at: now(), type: "words", column: index, ...rest });
+  show(index, message);
+}
+
+function show(index, message) {
+  const column = columns[index];
+  if (!column) return;
+  if (index === 0) source.read(message);
+  column.pane.take(message, $("reading").checked, column.k);
+}
+
+function say(text) {
+  records.push({ at: now(), type: "text", text });
+  source.add(text);
+  for (const { stream } of columns) stream?.text(text);
+}
+
+function flush() {
+  records.push({ at: now(), type: "flush" });
+  for (const { stream } of columns) stream?.flush();
+}
+
+// Text: typed, pasted and played, or dictated
+
+$("text").addEventListener("input", (event) => {
+  if (["insertFromPaste", "insertFromDrop"].includes(event.inputType)) pasted = true;
+  if (!$("text").value.trim()) pasted = false;
+  if (pasted || playing) return;
+  const complete = $("text").value.match(/^[\s\S]*\s/)?.[0];
+  if (!complete) return;
+  $("text").value = $("text").value.slice(complete.length);
+  if (complete.trim()) say(complete);
+  if (complete.includes("\n")) flush();
+});
+
+$("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || pasted || playing) return;
+  event.preventDefault();
+  const rest = $("text").value;
+  $("text").value = "";
+  if (rest.trim()) say(`${rest} `);
+  flush();
+});
+
+function step() {
+  const found = $("text").value.match(/^\s*\S+\s*/);
+  if (!found) {
+    stop();
+    pasted = false;
+    $("text").value = "";
+    flush();
+    return;
+  }
+  $("text").value = $("text").value.slice(found[0].length);
+  say(`${found[0].trim()} `);
+  playing = setTimeout(step, 1000 / Number($("speed").value));
+}
+
+function stop() {
+  clearTimeout(playing);
+  playing = null;
+  $("play").textContent = "▶ Play";
+}
+
+$("play").addEventListener("click", () => {
+  if (playing) { stop(); return; }
+  if (!$("text").value.trim()) { $("text").focus(); return; }
+  $("play").textContent = "⏸ Pause";
+  playing = 1;
+  step();
+});
+
+$("sample").addEventListener("click", () => {
+  $("text").value = SAMPLE;
+  pasted = true;
+  $("play").focus();
+});
+
+const Recognition = window.SpeechRecognition ?? window.webkitSpeechRecognition;
+if (Recognition) {
+  let recogniser = null;
+  $("dictate").hidden = $("hears").hidden = false;
+  $("dictate").addEventListener("click", () => {
+    if (recogniser) { recogniser.stop(); return; }
+    recogniser = new Recognition();
+    recogniser.lang = chosen().source ?? "";
+    recogniser.continuous = true;
+    recogniser.interimResults = false;
+    recogniser.onresult = (event) => {
+      for (const result of Array.from(event.results).slice(event.resultIndex)) {
+        if (result.isFinal) say(`${result[0].transcript.trim()} `);
+      }
+    };
+    recogniser.onerror = ({ error }) => state(`dictation: ${error}`, true);
+    recogniser.onend = () => { recogniser = null; $("dictate").textContent = "Dictate"; flush(); };
+    recogniser.start();
+    $("dictate").textContent = "Stop dictating";
+  });
+}
+
+// Settings
+
+function turn(input, output, other) {
+  $(output).textContent = $(input).value;
+  for (const column of columns) {
+    if (column.k === undefined || !!column.other !== other) continue;
+    column.k = column.system === "wait-k" ? Math.max(1, Math.round($(input).value)) : Number($(input).value);
+    column.stream?.set(column.k);
+    column.pane.title.textContent = title(column);
+    records.push({ at: now(), type: "set", column: columns.indexOf(column), k: column.k });
+  }
+}
+
+$("dial").addEventListener("input", () => turn("dial", "dial-value", false));
+$("other").addEventListener("input", () => turn("other", "other-value", true));
+$("compare").addEventListener("change", () => { $("other-label").hidden = $("compare").value !== "dial"; begin(); });
+$("model").addEventListener("change", () => { dial(); begin(); });
+$("clear").addEventListener("click", () => { begin(); $("text").value = ""; pasted = false; $("text").focus(); });
+$("reading").addEventListener("change", () => columns.forEach(({ pane }) => $("reading").checked || pane.release()));
+$("room").addEventListener("change", () => {
+  $("overlay").href = `/overlay?room=${encodeURIComponent($("room").value)}${location.hash}`;
+  begin();
+});
+$("controls").addEventListener("submit", (event) => event.preventDefault());
+
+function dial() {
+  const { dial: found } = chosen();
+  $("dial-label").hidden = !found;
+  for (const input of ["dial", "other"]) {
+    $(input).min = found?.minimum ?? 0;
+    $(input).step = found?.whole ? 1 : 0.5;
+  }
+  $("dial").value = found?.default ?? 5;
+  $("dial-value").textContent = $("dial").value;
+  $("other-value").textContent = $("other").value;
+}
+
+// Sessions
+
+$("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(columns[0].pane.text);
+    state("copied");
+  } catch { state("the browser does not allow copying here", true); }
+});
+
+$("export").addEventListener("click", () => {
+  const { words, text } = columns[0].pane;
+  const kinds = {
+    txt: () => `${text}\n`, srt: () => exports.srt(words), vtt: () => exports.vtt(words),
+    jsonl: () => exports.jsonl([{ at: 0, type: "columns", columns: columns.map(({ system, k }) => ({ system, k })) }, ...records]),
+  };
+  exports.save(`translation.${$("format").value}`, kinds[$("format").value]());
+});
+
+$("load").addEventListener("change", async () => {
+  const [file] = $("load").files;
+  if (!file) return;
+  let session;
+  try { session = exports.parse(await file.text()); } catch {
+    state("this file is not a session saved here", true);
+    return;
+  }
+  stop();
+  for (const { stream } of columns) stream?.close();
+  const [head] = session;
+  columns = (head.columns ?? [{}]).map((settings) => ({ ...settings, pane: new Translation(title(settings), describe) }));
+  lay();
+  source.clear();
+  records = session.slice(1);
+  state(`replaying ${file.name}; Start over ends it`);
+  const rate = Number($("rate").value);
+  let at = 0;
+  for (const record of session) {
+    if (record.at > at) await new Promise((done) => setTimeout(done, Math.min(5000, (1000 * (record.at - at)) / rate)));
+    at = Math.max(at, record.at);
+    if (record.type === "text") source.add(record.text);
+    if (record.type === "words") show(record.column, record);
+  }
+  state("the session is over; Start over begins a new one");
+});
+
+// Begin
+
+async function main() {
+  try {
+    const response = await fetch("/v1/models");
+    models = await response.json();
+  } catch {
+    state("the server cannot be reached; trying again …", true);
+    setTimeout(main, 2000);
+    return;
+  }
+  const own = models.filter((m, n) => models.findIndex((o) => o.name === m.name) === n);
+  models = [...own, ...models.filter((m) => !own.includes(m))];
+  const names = new Intl.DisplayNames(["en"], { type: "language" });
+  const language = (code) => (code ? names.of(code) : "?");
+  $("model").replaceChildren(...own.map((m) => new Option(`${language(m.source)} → ${language(m.target)} (${m.name})`)));
+  for (const option of $("compare").options) {
+    option.disabled = option.value.split(",").some((name) => name && name !== "dial" && !models.some((m) => m.system === name));
+  }
+  dial();
+  begin();
+}
+
+main();

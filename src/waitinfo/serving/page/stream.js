@@ -1,0 +1,115 @@
+// A stream on the server that connects again by itself and continues word for word.
+
+export function address(path, query = {}) {
+  const url = new URL(path, location.href);
+  url.protocol = url.protocol.replace("http", "ws");
+  const key = new URLSearchParams(location.hash.slice(1)).get("key");
+  for (const [name, value] of Object.entries({ ...query, key })) {
+    if (value) url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+export class LiveStream {
+  // `options` are fields of the start message; `on` has words, state, stats and error.
+  constructor(options, on) {
+    this.options = options;
+    this.on = on;
+    this.items = [];          // text and flushes that are not done with
+    this.replay = null;       // where the server would continue
+    this.wait = 250;
+    this.over = false;
+    this.open = false;
+    this.connect();
+  }
+
+  connect() {
+    if (this.over) return;
+    this.socket = new WebSocket(address("/v1/stream"));
+    this.socket.onopen = () => this.start();
+    this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
+    this.socket.onclose = () => this.lost();
+  }
+
+  start() {
+    const resume = this.replay && { ...this.replay, vocabulary: this.vocabulary };
+    this.transmit({ type: "start", trace: true, ...this.options, ...(resume && { resume }) });
+    for (const item of this.items) this.transmit(item);
+    if (this.ending) this.transmit({ type: "end" });
+  }
+
+  transmit(message) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+
+  receive(message) {
+    if (message.type === "started") {
+      this.vocabulary = message.vocabulary;
+      this.open = true;
+      this.wait = 250;
+      this.on.state?.("live", message);
+    } else if (message.type === "words") {
+      this.keep(message);
+      this.on.words?.(message);
+    } else if (message.type === "error") {
+      if (message.code !== "full" && !this.open) this.over = true;
+      this.on.error?.(message);
+    } else if (message.type === "ended" && ["end", "idle"].includes(message.reason)) {
+      this.resting = message.reason === "idle";
+      this.over = !this.resting;
+      this.on.state?.(message.reason);
+    }
+  }
+
+  keep({ replay, time }) {
+    const former = this.replay ?? { position: 0, path: [] };
+    const same = former.position === replay.position;
+    if (!same) this.drop(replay.position - former.position);
+    this.replay = { ...replay, path: same ? [...former.path, ...replay.path] : replay.path, seconds: time };
+  }
+
+  drop(count) {
+    while (count > 0 && this.items.length) {
+      const letters = Array.from(this.items[0].text ?? "");
+      if (letters.length > count) {
+        this.items[0] = { ...this.items[0], text: letters.slice(count).join("") };
+        count = 0;
+      } else {
+        this.items.shift();
+        count -= letters.length;
+      }
+    }
+    while (this.items[0]?.type === "flush") this.items.shift();
+  }
+
+  lost() {
+    this.open = false;
+    if (this.over || this.resting) return;
+    this.on.state?.("lost");
+    this.timer = setTimeout(() => this.connect(), this.wait * (0.5 + Math.random() / 2));
+    this.wait = Math.min(2 * this.wait, 8000);
+  }
+
+  send(item) {
+    this.items.push(item);
+    if (this.resting) {
+      this.resting = false;
+      this.connect();
+    } else if (this.open) this.transmit(item);
+  }
+
+  text(text) { this.send({ type: "text", text }); }
+  flush() { this.send({ type: "flush" }); }
+  end() { this.ending = true; this.transmit({ type: "end" }); }
+
+  set(k) {
+    this.options.k = k;
+    this.transmit({ type: "set", k });
+  }
+
+  close() {
+    this.over = true;
+    clearTimeout(this.timer);
+    this.socket.close();
+  }
+}

@@ -1,0 +1,240 @@
+"""Messages of /v1/stream, version 1. JSON, one message per WebSocket frame.
+
+Unknown fields are ignored. Optional fields may be left out or null.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from waitinfo.errors import WaitinfoError
+
+VERSION = 1
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+# From the client
+
+
+class Resume(Message):
+    """Where an interrupted stream continues: the newest `replay` and all of its path."""
+
+    position: int = Field(ge=0, description="Where in the source; the text from there follows.")
+    sentence: int = Field(0, ge=0, description="Number of the sentence that starts there.")
+    path: list[tuple[int, int]] = Field(
+        [], description="Tokens accepted since then, each with the source tokens read before it."
+    )
+    read: int = Field(0, ge=0, description="Source tokens of the sentence that were reported.")
+    seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
+    vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
+
+
+class Start(Message):
+    """Open the stream. The first message."""
+
+    type: Literal["start"]
+    version: int = Field(VERSION, description="Version of this protocol.")
+    model: str | None = Field(None, description="Name of a model; the first one if left out.")
+    system: str | None = Field(None, description="Decode by another system that the server has.")
+    k: FiniteFloat | None = Field(None, description="The latency dial.")
+    lag: FiniteFloat | None = Field(None, description="Hold this lag (words) instead of a dial.")
+    segmenter: str | None = Field(None, description="How sentences are found.")
+    trace: bool = Field(False, description="Also report every READ and WRITE.")
+    room: str | None = Field(None, max_length=64, description="Let others watch under this name.")
+    resume: Resume | None = None
+
+
+class Text(Message):
+    """Source text, in any pieces. A word is complete when a space or the end follows."""
+
+    type: Literal["text"]
+    text: str
+    id: int | None = Field(None, description="Answered by `idle` once the text is worked off.")
+
+
+class Set(Message):
+    """Turn the dial. Counts from the next decision on."""
+
+    type: Literal["set"]
+    k: FiniteFloat | None = None
+    lag: FiniteFloat | None = None
+
+
+class Flush(Message):
+    """End the present sentence, whatever its text, and write the rest of its translation."""
+
+    type: Literal["flush"]
+    id: int | None = None
+
+
+class End(Message):
+    """No more text will come."""
+
+    type: Literal["end"]
+
+
+class StatsRequest(Message):
+    """Ask for `stats`."""
+
+    type: Literal["stats"]
+
+
+Incoming = Annotated[Start | Text | Set | Flush | End | StatsRequest, Field(discriminator="type")]
+
+# From the server
+
+
+class Started(Message):
+    """The stream is open."""
+
+    type: Literal["started"] = "started"
+    version: int = VERSION
+    model: str
+    system: str
+    source: str | None = Field(description="Language code.")
+    target: str | None
+    k: float | None
+    vocabulary: str = Field(description="Fingerprint; a resumed stream needs the same.")
+
+
+class Word(Message):
+    """A word of the translation. Never taken back."""
+
+    word: str
+    sentence: int = Field(description="Counted from 0.")
+    info: float | None = Field(description="Its info, or null in a model without info.")
+    read: int = Field(description="Source words of the sentence read when it was written.")
+    position: int = Field(description="Source characters (code points) read by then.")
+    lag: int = Field(description="Source words read minus words written before, in the sentence.")
+    source_info: float = Field(description="Info read when its first token was written.")
+    target_info: float = Field(description="Info written before it.")
+    time: float = Field(description="Seconds since the stream was opened.")
+
+
+class Replay(Message):
+    """Keep it to resume: the path continues the former ones unless `position` has changed."""
+
+    position: int = Field(description="Source text before it is done with.")
+    sentence: int
+    path: list[tuple[int, int]]
+    read: int
+
+
+class Words(Message):
+    """What has happened: new words, and every READ and WRITE if a trace was asked for."""
+
+    type: Literal["words"] = "words"
+    text: str = Field(description="The new words, joined by spaces.")
+    words: list[Word]
+    position: int = Field(description="Source characters read so far.")
+    time: float
+    trace: list[dict[str, Any]] | None = Field(None, description="READ and WRITE events.")
+    replay: Replay
+
+
+class Idle(Message):
+    """Everything up to the text with this id is worked off."""
+
+    type: Literal["idle"] = "idle"
+    id: int
+
+
+class Stats(Message):
+    """Totals of the stream. Sent on request and before `ended`."""
+
+    type: Literal["stats"] = "stats"
+    seconds: float
+    words_in: int
+    words_out: int
+    sentences: int
+    mean_lag: float | None = Field(description="Mean lag of the words written, in source words.")
+    k: float | None
+
+
+class Error(Message):
+    """Something was refused. Unless `fatal`, the stream lives on."""
+
+    type: Literal["error"] = "error"
+    code: str
+    message: str
+    fatal: bool = False
+    retry_after: float | None = Field(None, description="Seconds after which to try again.")
+
+
+class Closing(Message):
+    """The server stops; the stream ends in so many seconds."""
+
+    type: Literal["closing"] = "closing"
+    seconds: float
+
+
+class Ended(Message):
+    """The last message."""
+
+    type: Literal["ended"] = "ended"
+    reason: str = Field(description="end, idle, closing or error.")
+
+
+Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended
+
+
+class Malformed(WaitinfoError):
+    """A message that cannot be understood."""
+
+    code: ClassVar[str] = "malformed"
+
+
+_incoming: TypeAdapter[Any] = TypeAdapter(Incoming)
+
+
+def parse_json(text: str) -> Any:
+    """JSON without numbers that are none."""
+
+    def refuse(name: str) -> Any:
+        raise Malformed(f"{name} is no JSON number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        raise Malformed("the message is no valid JSON") from None
+
+
+def parse(text: str) -> Start | Text | Set | Flush | End | StatsRequest:
+    """A message of a client."""
+    try:
+        return _incoming.validate_python(parse_json(text))
+    except ValidationError as error:
+        raise Malformed(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem in one line; never repeats what the client sent, but for names."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return "type: must be one of start, text, set, flush, end, stats"
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of both directions."""
+    both = {
+        "client": TypeAdapter(Incoming).json_schema(ref_template="#/$defs/{model}"),
+        "server": TypeAdapter(Outgoing).json_schema(ref_template="#/$defs/{model}"),
+    }
+    definitions: dict[str, Any] = {}
+    for side in both.values():
+        definitions |= side.pop("$defs", {})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"waitinfo /v1/stream, version {VERSION}",
+        "client": both["client"],
+        "server": both["server"],
+        "$defs": definitions,
+    }

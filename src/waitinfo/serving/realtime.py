@@ -1,0 +1,159 @@
+"""WebSocket /v1/realtime/translations: the events of OpenAI's realtime translation, for text.
+
+`session.input_text_buffer.append` takes the place of their event for audio.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count
+from typing import Annotated, Any, ClassVar, Literal
+
+from fastapi import APIRouter, WebSocket
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving.connection import Connection
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.live import Live
+from waitinfo.serving.models import Served
+from waitinfo.serving.protocol import Malformed, Words, explain, parse_json
+from waitinfo.serving.wire import Gone, Stalled
+
+router = APIRouter()
+
+
+@router.websocket("/v1/realtime/translations")
+async def translations(socket: WebSocket) -> None:
+    await RealtimeConnection.serve(socket, socket.app.state.hub)
+
+
+class Event(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    event_id: str | None = Field(None, max_length=512)
+
+
+class Output(Event):
+    language: str | None = None
+
+
+class Audio(Event):
+    output: Output | None = None
+
+
+class Session(Event):
+    audio: Audio | None = None
+    k: FiniteFloat | None = None  # ours: the latency dial
+
+
+class Update(Event):
+    type: Literal["session.update"]
+    session: Session
+
+
+class Append(Event):
+    type: Literal["session.input_text_buffer.append"]
+    text: str
+
+
+class AppendAudio(Event):
+    type: Literal["session.input_audio_buffer.append"]
+
+
+class Close(Event):
+    type: Literal["session.close"]
+
+
+_events: TypeAdapter[Any] = TypeAdapter(
+    Annotated[Update | Append | AppendAudio | Close, Field(discriminator="type")]
+)
+
+
+class RealtimeConnection(Connection):
+    subprotocols: ClassVar[tuple[str, ...]] = ("realtime",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._ids = count(1)
+        self._cause: str | None = None  # id of the event being handled
+        self._begun = False  # something was written
+
+    async def session(self) -> str:
+        served = self.hub.models.find(self.socket.query_params.get("model"))
+        if served.free <= 0:
+            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        live = self.live = Live.open(self.hub, served, self.client)
+        await self._send("session.created", session=self._describe(live))
+        await self.both(self.read(live), self._write(live))
+        return "end"
+
+    def _describe(self, live: Live) -> dict[str, Any]:
+        languages = live.served.languages
+        return {
+            "type": "translation",
+            "model": live.served.name,
+            "audio": {"output": {"language": languages.target}},
+            "k": live.k,
+        }
+
+    async def message(self, live: Live, text: str) -> float:
+        value = parse_json(text)
+        named = value.get("event_id") if isinstance(value, dict) else None
+        self._cause = named if isinstance(named, str) else None
+        try:
+            event = _events.validate_python(value)
+        except ValidationError as error:
+            raise Malformed(explain(error)) from None
+        match event:
+            case Append(text=words):
+                return await live.text(words)
+            case Update(session=session):
+                self._update(live, session)
+                await self._send("session.updated", session=self._describe(live))
+            case Close():
+                await live.end()
+            case AppendAudio():
+                raise Malformed("audio is not understood; send session.input_text_buffer.append")
+        return 0.0
+
+    def _update(self, live: Live, session: Session) -> None:
+        language = session.audio and session.audio.output and session.audio.output.language
+        if language and language != live.served.languages.target:
+            raise WaitinfoError(_other_language(live.served))
+        live.set(session.k, None)
+
+    async def _write(self, live: Live) -> None:
+        async for found in live.updates():
+            if isinstance(found, Words) and found.text:
+                delta = f" {found.text}" if self._begun else found.text
+                self._begun = True
+                elapsed = round(1000 * found.time)
+                await self._send("session.output_transcript.delta", delta=delta, elapsed_ms=elapsed)
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self.wire.send({"type": kind, "event_id": f"event_{next(self._ids)}", **fields})
+
+    async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
+        wrong = code in ("malformed", "refused", "rate")
+        details = {
+            "type": "invalid_request_error" if wrong else "server_error",
+            "code": code,
+            "message": message,
+            "param": None,
+            "event_id": self._cause,
+        }
+        await self._send("error", error=details)
+
+    async def farewell(self, reason: str) -> None:
+        if reason == "full":
+            await self.error("full", "all streams are in use", None, fatal=True)
+        await self._send("session.closed")
+
+    async def announce(self, seconds: float) -> None:
+        with suppress(Gone, Stalled):
+            await self.error("closing", f"the server stops in {seconds:g} seconds", None, False)
+
+
+def _other_language(served: Served) -> str:
+    return f"audio.output.language: {served.name} translates into {served.languages.target}"

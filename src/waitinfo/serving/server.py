@@ -1,0 +1,105 @@
+"""Running the application: binding, signals, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from types import FrameType
+
+import uvicorn
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving.app import build_app
+from waitinfo.serving.guards import LOOPBACK
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.logs import log
+
+SEND_BUFFER = 1 << 16  # bytes
+UNREAD_MILLISECONDS = 60_000  # after which a connection is cut that takes nothing of what was sent
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK
+
+
+def check_binding(host: str, keys: bool, open_to_all: bool) -> None:
+    """Refuse to serve a network without keys, unless that is what was asked for."""
+    if not is_local(host) and not keys and not open_to_all:
+        raise WaitinfoError(
+            f"--host {host}: others could use this server; give --keys FILE, or --open to let them"
+        )
+
+
+def _no_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn takes a WebSocket refused with a response for a mistake of the application."""
+    return "without completing handshake" not in record.getMessage()
+
+
+class Server(uvicorn.Server):
+    """The first signal drains, the second stops at once."""
+
+    def __init__(self, hub: Hub, host: str, port: int) -> None:
+        self.hub = hub
+        self._loop: asyncio.AbstractEventLoop | None = None
+        config = uvicorn.Config(
+            build_app(hub),
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            ws_max_size=4 * hub.settings.message_size,  # bytes; the limit is in characters
+            # A client is judged by what it sends, not by how soon it answers a ping.
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,  # messages are small, and time is short
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+        super().__init__(config)
+        # What it logs below a warning has paths with keys in them.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.error").addFilter(_no_refusal)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is None or self.hub.draining:
+            super().handle_exit(sig, frame)
+            return
+        self.hub.draining = True
+        self._loop.call_soon_threadsafe(self._begin_to_drain)
+
+    def _begin_to_drain(self) -> None:
+        self._drain = asyncio.ensure_future(self.hub.drain())
+        self._drain.add_done_callback(lambda _: setattr(self, "should_exit", True))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any that is free."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it. Without a limit, megabytes wait for a client that does not read.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MILLISECONDS)
+        found.bind((host, port))
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise WaitinfoError(f"--host {host} --port {port}: cannot be used ({error})") from None
+    return found
+
+
+def run(hub: Hub, host: str, port: int, listening: socket.socket | None = None) -> None:
+    """Serve until a signal ends it."""
+    server = Server(hub, host, port)
+    sockets = [listening or bind(host, port)]
+    log("listening", host=host, port=sockets[0].getsockname()[1])
+    server.run(sockets=sockets)

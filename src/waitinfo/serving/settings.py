@@ -1,0 +1,26 @@
+"""Limits of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What clients may do. Times are in seconds, sizes in characters."""
+
+    message_size: int = 65_536  # of one message of a WebSocket
+    request_size: int = 1_048_576  # of the body of a request
+    backlog: int = 20_000  # text that a stream may be ahead of the model
+    texts: int = 256  # texts of one request for a translation
+    words: int = 20_000  # words of one request
+    path: int = 2_048  # tokens of a resumed sentence
+    start: float = 20.0  # a connection that does not start a stream is closed
+    idle: float = 900.0  # a stream without text is closed
+    stall: float = 20.0  # a client that does not read is closed
+    drain: float = 30.0  # a server that stops waits for its streams
+    retry: float = 5.0  # what a refused client is told
+    connections: int = 1_000  # open WebSockets, with or without a stream
+    watchers: int = 500  # that may watch rooms
+    origins: tuple[str, ...] = ()  # foreign pages that may connect; "*" for all
+    local: bool = True  # listens on this machine only

@@ -1,0 +1,116 @@
+"""WebSocket /v1/stream: live translation in messages of `protocol`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import ClassVar
+
+from fastapi import APIRouter, WebSocket
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving import protocol
+from waitinfo.serving.connection import Connection
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.live import Live
+from waitinfo.serving.logs import log
+from waitinfo.serving.rooms import Room
+from waitinfo.serving.wire import Gone, Stalled
+
+router = APIRouter()
+
+
+@router.websocket("/v1/stream")
+async def stream(socket: WebSocket) -> None:
+    await StreamConnection.serve(socket, socket.app.state.hub)
+
+
+class StreamConnection(Connection):
+    subprotocols: ClassVar[tuple[str, ...]] = ("waitinfo",)
+
+    async def session(self) -> str:
+        try:
+            start, live = await asyncio.wait_for(self._start(), self.hub.settings.start)
+        except TimeoutError:
+            await self.error("start", "no start message came", None, fatal=True)
+            return "idle"
+        served, languages = live.served, live.served.languages
+        with self.hub.rooms.speak(start.room, self, start.resume is not None) as room:
+            await self.wire.send(
+                protocol.Started(
+                    model=served.name,
+                    system=served.system.name,
+                    source=languages.source,
+                    target=languages.target,
+                    k=live.k,
+                    vocabulary=served.vocabulary,
+                )
+            )
+            log("started", logging.DEBUG, model=served.name, system=served.system.name)
+            await self.both(self.read(live), self._write(live, start.trace, room))
+        return "end"
+
+    async def _start(self) -> tuple[protocol.Start, Live]:
+        """The message that opens the stream, and the stream; bad ones get an error each."""
+        while True:
+            try:
+                message = protocol.parse(await self.wire.receive())
+                if not isinstance(message, protocol.Start):
+                    raise protocol.Malformed("the first message must be start")
+                if message.version != protocol.VERSION:
+                    raise protocol.Malformed(
+                        f"version {message.version}: this server speaks {protocol.VERSION}"
+                    )
+                self.live = self._open(message)
+                return message, self.live
+            except WaitinfoError as error:
+                await self.complain(getattr(error, "code", "refused"), str(error))
+
+    def _open(self, start: protocol.Start) -> Live:
+        served = self.hub.models.find(start.model, start.system)
+        self.hub.rooms.check(start.room, start.resume is not None)
+        if served.free <= 0:
+            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        return Live.open(
+            self.hub, served, self.client, start.k, start.lag, start.segmenter, start.resume
+        )
+
+    async def message(self, live: Live, text: str) -> float:
+        match protocol.parse(text):
+            case protocol.Text(text=words, id=mark):
+                return await live.text(words, mark)
+            case protocol.Set(k=k, lag=lag):
+                live.set(k, lag)
+            case protocol.Flush(id=mark):
+                await live.flush(mark)
+            case protocol.End():
+                await live.end()
+            case protocol.StatsRequest():
+                await self.wire.send(live.stats())
+            case protocol.Start():
+                raise protocol.Malformed("the stream has been started already")
+        return 0.0
+
+    async def _write(self, live: Live, trace: bool, room: Room | None) -> None:
+        async for found in live.updates(trace):
+            await self.wire.send(found)
+            if room is not None and isinstance(found, protocol.Words) and found.words:
+                room.say(self, [word.model_dump() for word in found.words])
+
+    async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
+        await self.wire.send(
+            protocol.Error(code=code, message=message, retry_after=retry, fatal=fatal)
+        )
+
+    async def farewell(self, reason: str) -> None:
+        if reason == "full":
+            retry = self.hub.settings.retry
+            await self.error("full", "all streams are in use", retry, fatal=True)
+        elif self.live is not None:
+            await self.wire.send(self.live.stats())
+        await self.wire.send(protocol.Ended(reason=reason))
+
+    async def announce(self, seconds: float) -> None:
+        with suppress(Gone, Stalled):
+            await self.wire.send(protocol.Closing(seconds=seconds))

@@ -1,0 +1,85 @@
+"""A WebSocket with limits: messages in, messages out, no client that blocks a task for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+from fastapi import WebSocket
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.protocol import Malformed
+
+
+class Gone(Exception):
+    """The client has left."""
+
+
+class Stalled(Exception):
+    """The client does not read what it is sent."""
+
+
+class Wire:
+    """Sends and receives for one connection. Several tasks may send."""
+
+    def __init__(self, socket: WebSocket, stall: float, largest: int) -> None:
+        self._socket, self._stall, self._largest = socket, stall, largest
+        self._lock = asyncio.Lock()
+        self.closed = False
+
+    async def send(self, message: BaseModel | dict[str, Any]) -> None:
+        if isinstance(message, BaseModel):
+            text = message.model_dump_json(exclude_none=True)
+        else:
+            text = json.dumps(message, ensure_ascii=False)
+        async with self._lock:
+            if self.closed:
+                raise Gone
+            try:
+                await asyncio.wait_for(self._socket.send_text(text), self._stall)
+            except TimeoutError:
+                raise Stalled from None
+            except Exception:  # each server has its own exception for a closed connection
+                self.closed = True
+                raise Gone from None
+
+    async def receive(self) -> str:
+        """The next message."""
+        found = await self._socket.receive()
+        if found["type"] == "websocket.disconnect":
+            self.closed = True
+            raise Gone
+        text = found.get("text")
+        if text is None:
+            raise Malformed("messages are text, not bytes")
+        if len(text) > self._largest:
+            raise Malformed(f"a message may have {self._largest:,} characters")
+        return text
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        if self.closed:
+            return
+        self.closed = True
+        with suppress(Exception):  # the client may have left meanwhile
+            await asyncio.wait_for(self._socket.close(code, reason), self._stall)
+
+
+async def deny(socket: WebSocket, refusal: Refusal) -> None:
+    """Answer a request for a WebSocket with an HTTP error."""
+    await socket.send_denial_response(
+        JSONResponse(
+            {"error": refusal.message, "reason": refusal.reason},
+            refusal.status,
+            headers=retry_header(refusal),
+        )
+    )
+
+
+def retry_header(refusal: Refusal) -> dict[str, str]:
+    if refusal.retry_after is None:
+        return {}
+    return {"Retry-After": str(max(1, round(refusal.retry_after)))}

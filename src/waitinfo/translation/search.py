@@ -1,0 +1,175 @@
+"""What greedy and beam search share: a batch of sentences that write in lockstep.
+
+The whole source is there, so every row writes one token in every step, and all rows are at the same
+position. Finished rows leave the batch every few steps; between these points the host never waits
+for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.attention import CachePosition, Memory
+from waitinfo.model.batch import pad_rows
+from waitinfo.model.cache import KeyValueCache, Rows
+from waitinfo.model.transformer import Encoded, Transformer
+from waitinfo.streaming.engine import NOT_FINITE, length_limit
+from waitinfo.text.special import BOS, EOS, PAD
+
+STRIDE = {"cpu": 1, "cuda": 8}  # steps between two looks at which rows are finished
+CROWDED = 0.7  # share of unfinished rows above which letting the others go costs more than it saves
+GROWTH = 32  # positions by which full caches grow
+
+
+class Candidate(NamedTuple):
+    """One translation of a sentence."""
+
+    tokens: list[int]  # without end-of-sentence
+    logp: float  # of all tokens, including end-of-sentence
+    ended: bool  # by end-of-sentence, not by the length limit
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, including end-of-sentence; at least 1."""
+        return len(self.tokens) + self.ended
+
+
+class StepCache(KeyValueCache):
+    """Keys and values of rows that are all at the same position: [2, R, H, capacity, d/H]."""
+
+    both: Tensor
+
+    def __init__(self, both: Tensor) -> None:
+        self.position = 0  # where the next keys and values go
+        self._set(both)
+
+    def _set(self, both: Tensor) -> None:
+        self.both, self.keys, self.values = both, both[0], both[1]
+
+    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+        self.keys[:, :, self.position] = keys[:, :, 0]
+        self.values[:, :, self.position] = values[:, :, 0]
+
+    def put_both(self, both: Tensor, rows: Rows, at: Tensor) -> None:
+        self.both[:, :, :, self.position] = both[:, 0].transpose(0, 1)
+
+    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+        return self.keys[:, :, :length], self.values[:, :, :length]
+
+    def resize(self, index: Tensor | None, capacity: int, length: int) -> None:
+        """Keep some rows (None: all) and their first `length` positions."""
+        kept = self.both[:, :, :, :length]
+        if index is not None:
+            kept = kept.index_select(1, index)
+        _, rows, heads, _, width = kept.shape
+        both = kept.new_zeros(2, rows, heads, capacity, width)
+        both[:, :, :, :length] = kept
+        self._set(both)
+
+    def reorder(self, index: Tensor) -> None:
+        """Replace each row i with the former row index[i], as far as it is filled."""
+        filled = self.both[:, :, :, : self.position + 1]
+        filled.copy_(filled.index_select(1, index))
+
+
+def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of every row [R, V], and its token: [R] each."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        # NumPy's argmax is many times as fast as torch's.
+        tokens = torch.from_numpy(logits.numpy().argmax(-1))
+        return logits.gather(1, tokens[:, None])[:, 0], tokens
+    found = logits.max(-1)
+    return found.values, found.indices
+
+
+def _together(encoded: Encoded) -> Encoded:
+    """Keys and values with those of a head in one place: every step reads them."""
+    memories = [Memory(m.keys.contiguous(), m.values.contiguous()) for m in encoded.memories]
+    return Encoded(memories, encoded.info)
+
+
+class Search:
+    """A batch of sentences with `copies` rows each."""
+
+    @torch.inference_mode()
+    def __init__(self, model: Transformer, sources: Sequence[Sequence[int]], copies: int) -> None:
+        self.model, self.copies = model, copies
+        device = model.device
+        counts = np.fromiter(map(len, sources), np.int64, len(sources))
+        flat = np.fromiter(chain.from_iterable(sources), np.int64, int(counts.sum()))
+        lengths = torch.from_numpy(counts + 1).to(device, non_blocking=True)
+        tokens = pad_rows(flat, counts, None, EOS).to(device, non_blocking=True)
+        encoded = model.encode(model.embed_source(tokens), lengths)
+        each = torch.arange(len(sources), device=device).repeat_interleave(copies)
+        self.lengths = lengths[each]  # [R] of the sources, including end-of-sentence
+        self.encoded = _together(encoded.select(each) if copies > 1 else encoded)
+        self.written = 0  # tokens of every row
+        self.longest: int = length_limit(int(counts.max()) + 1)
+        self.positions = model.position_table(self.longest + 1)
+        self.stride = STRIDE.get(device.type, 1)
+        self.capacity = min(self.longest, int(counts.max()) + GROWTH)
+        self.caches = self._new_caches(len(each))
+        self.inputs = torch.full((len(each), 1), BOS, device=device)  # [R, 1]
+        self._prepare_rows()
+
+    def _new_caches(self, rows: int) -> list[StepCache]:
+        config = self.model.config
+        like = torch.empty(0, device=self.model.device, dtype=self.model.dtype)
+        shape = (2, rows, config.heads, self.capacity, config.width // config.heads)
+        return [StepCache(like.new_zeros(shape)) for _ in range(config.decoder_layers)]
+
+    def _prepare_rows(self) -> None:
+        count = len(self.lengths)
+        index = torch.arange(count, device=self.lengths.device)
+        self.rows = Rows(index, slice(0, count))
+        self.visible = self.lengths[:, None]
+        self.limit = length_limit(self.lengths)  # [R]
+
+    def next_logits(self) -> Tensor:
+        """Run one step of all rows: [R, V], with tokens that are never written."""
+        model = self.model
+        for cache in self.caches:
+            cache.position = self.written
+        at = torch.full_like(self.visible, self.written)
+        target = model.embed_target(self.inputs, at, self.positions)
+        position = CachePosition(self.rows, at, self.written + 1)
+        decoded = model.step(target, self.encoded, self.visible, list(self.caches), position)
+        self.written += 1
+        return model.logits(decoded.states[:, -1])
+
+    def restrict(self, logits: Tensor) -> Tensor:
+        """Rule out the tokens that are never written."""
+        logits[:, PAD].fill_(-torch.inf)
+        logits[:, BOS].fill_(-torch.inf)
+        return logits
+
+    @staticmethod
+    def log_total(logits: Tensor) -> Tensor:
+        """log sum exp of logits, in float32 or better: what makes them log-probabilities."""
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
+
+    def keep(self, index: Tensor | None) -> None:
+        """Go on with some rows (None: all), with room for the steps up to the next look."""
+        if self.written + self.stride > self.capacity:
+            self.capacity = self.written + GROWTH
+        elif index is None:
+            return
+        for cache in self.caches:
+            cache.resize(index, self.capacity, self.written)
+        if index is not None:
+            self.encoded = _together(self.encoded.select(index))
+            self.lengths, self.inputs = self.lengths[index], self.inputs[index]
+            self._prepare_rows()
+
+    @staticmethod
+    def check_finite(number: Tensor) -> None:
+        """Raise an error if the sum of the numbers that decided is not finite."""
+        if not bool(number.isfinite()):
+            raise WaitinfoError(NOT_FINITE)

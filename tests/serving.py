@@ -1,0 +1,114 @@
+"""A real server with small models on a free port, for tests of the server and its clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+pytest.importorskip("websockets", reason="needs the extra serve")
+pytest.importorskip("prometheus_client", reason="needs the extra serve")
+
+from websockets.sync.client import ClientConnection, connect
+
+from tests.streams import toy_model
+from waitinfo.serving.guards import Keys
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import Models, Served, serve_model
+from waitinfo.serving.server import Server, bind
+from waitinfo.serving.settings import Settings
+from waitinfo.text.languages import Languages
+
+
+def toy_served(
+    metrics: Metrics, name: str = "toy", system: str = "wait-k", streams: int = 4
+) -> Served:
+    loaded = dataclasses.replace(toy_model(system), languages=Languages("de", "en"))
+    return serve_model(name, loaded, metrics, streams)
+
+
+def toy_hub(
+    streams: int = 4, keys: Keys | None = None, system: str = "wait-k", **settings: Any
+) -> Hub:
+    metrics = Metrics()
+    served = toy_served(metrics, system=system, streams=streams)
+    return Hub(Models([served]), Settings(**settings), keys, metrics)
+
+
+@dataclasses.dataclass
+class Running:
+    """A server that runs in a thread."""
+
+    hub: Hub
+    server: Server
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self, path: str = "/v1/stream", **options: Any) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", max_size=None, **options)
+
+
+@contextmanager
+def running(hub: Hub, port: int = 0) -> Iterator[Running]:
+    listening = bind("127.0.0.1", port)
+    server = Server(hub, "127.0.0.1", port)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    try:
+        yield Running(hub, server, listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+        listening.close()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 600) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
+    socket.send(json.dumps({"type": kind, **fields}))
+
+
+def receive(socket: ClientConnection) -> dict[str, Any]:
+    return json.loads(socket.recv(timeout=600))
+
+
+def until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
+    """Messages up to the first of a kind."""
+    found = [receive(socket)]
+    while found[-1]["type"] != kind:
+        assert found[-1]["type"] != "ended", found[-1]
+        found.append(receive(socket))
+    return found
+
+
+def start(socket: ClientConnection, **fields: Any) -> dict[str, Any]:
+    send(socket, "start", **fields)
+    return receive(socket)
+
+
+def words_of(messages: list[dict[str, Any]]) -> list[str]:
+    return [word["word"] for m in messages if m["type"] == "words" for word in m["words"]]
+
+
+def writes_of(messages: list[dict[str, Any]]) -> int:
+    """Tokens written, in messages with a trace."""
+    return sum(e["kind"] == "WRITE" for m in messages for e in m.get("trace", ()))

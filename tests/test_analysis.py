@@ -1,0 +1,413 @@
+"""`waitinfo analyse` on the bundled model: its numbers against independent computation."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+
+from tests.oracle import literal_path
+from tests.test_cli import Done, called
+from waitinfo.analysis.recording import decode_given
+from waitinfo.analysis.significance import compare, draw_counts, sampled
+from waitinfo.analysis.study import Decoded
+from waitinfo.evaluation.evaluate import Evaluation
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.streaming.decoder import Decoder, Hypothesis
+from waitinfo.systems import build_system
+from waitinfo.text.special import BOS, EOS
+
+PAIRS = [
+    ("Guten Morgen, meine Damen und Herren!", "Good morning, ladies and gentlemen!"),
+    ("Ich muss heute mit meiner Mutter sprechen.", "I have to talk to my mother today."),
+    ("Wir haben gestern einen neuen Vorschlag vorgelegt.", "We made a new proposal yesterday."),
+    ("Das Haus, in dem er wohnt, ist alt.", "The house that he lives in is old."),
+    ("Warum hast du mir das nicht gesagt?", "Why didn't you tell me?"),
+    ("Der Zug fährt um acht Uhr ab, aber wir sind noch nicht fertig, weil es heute Morgen so sehr "
+     "geregnet hat.",
+     "The train leaves at eight, but we are not ready yet, because it rained so much today."),
+    ("Es gibt keinen Grund, damit bis morgen zu warten.", "There is no reason to wait for it."),
+]  # fmt: skip
+TAGGED = {
+    "de": "ich/PRON wir/PRON er/PRON das/DET der/DET mit/ADP in/ADP um/ADP haben/AUX ist/AUX "
+    "Haus/NOUN Zug/NOUN Mutter/NOUN sprechen/VERB wohnt/VERB ./PUNCT ,/PUNCT !/PUNCT alt/ADJ",
+    "en": "I/PRON we/PRON he/PRON the/DET a/DET to/ADP in/ADP at/ADP have/AUX is/AUX house/NOUN "
+    "train/NOUN mother/NOUN talk/VERB lives/VERB ./PUNCT ,/PUNCT !/PUNCT n't/PART old/ADJ",
+}
+DIALS = (1.0, 5.0)
+
+
+def write_tags(path: Path, words: str) -> Path:
+    """The same sentence three times, so that its words are frequent."""
+    lines = "".join("\t".join(word.rsplit("/", 1)) + "\n" for word in words.split())
+    path.write_text(f"{lines}\n" * 3, "utf-8")
+    return path
+
+
+class Analysed:
+    """One analysis by the command, with its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "out"
+        for number, side in enumerate(("de", "en")):
+            text = "".join(f"{pair[number]}\n" for pair in PAIRS)
+            (folder / f"test.{side}").write_text(text, "utf-8")
+            write_tags(folder / f"{side}.tsv", TAGGED[side])
+        self.done = self.run()
+        self.numbers = {
+            path.stem: json.loads(path.read_text("utf-8"))[path.stem]
+            for path in self.out.glob("*.json")
+        }
+
+    def run(self, *more: object, out: Path | None = None) -> Done:
+        return called(
+            "analyse", "--source", self.folder / "test.de", "--reference", self.folder / "test.en",
+            "--k", "1,5", "--against-k", "1,3,7", "--out", out or self.out, "--case", 6,
+            "--dtype", "float32",
+            "--source-tags", self.folder / "de.tsv", "--target-tags", self.folder / "en.tsv",
+            self.folder / "en.tsv", *more,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
+    found = Analysed(tmp_path_factory.mktemp("analysis"))
+    assert found.done.returncode == 0, found.done.stderr
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model(find_model(None), "cpu")
+
+
+def tokens(loaded: LoadedModel) -> tuple[list[list[int]], list[list[int]]]:
+    encode = loaded.vocabulary.source.encode
+    return [encode(s) for s, _ in PAIRS], [encode(t) for _, t in PAIRS]
+
+
+@torch.no_grad()
+def infos(loaded: LoadedModel, given: list[int], target: bool) -> list[float]:
+    """Eq. 4 and 5 for one sentence alone, without padding, in float64."""
+    model = loaded.model
+    embed = model.embed_target if target else model.embed_source
+    x = embed(torch.tensor([[BOS, *given] if target else [*given, EOS]])).x[0].double()
+    quantizer = (model.target_info if target else model.source_info).quantizer  # type: ignore[union-attr]
+    hidden = torch.tanh(torch.tanh(x) @ quantizer.hidden.weight.double().T)
+    found = 2 * torch.sigmoid(hidden @ quantizer.out.weight[0].double())
+    return found.tolist()[1 if target else 0 :]
+
+
+@cache
+def decodes(loaded: LoadedModel, ending: str, k: float, system: str | None = None) -> list:
+    """All sentences translated anew, without what the analysis keeps."""
+    chosen = build_system(system) if system else loaded.system
+    return Decoder(loaded.model, chosen, ending).decode(tokens(loaded)[0], k)
+
+
+def texts(loaded: LoadedModel, found: list[Hypothesis]) -> list[str]:
+    return [loaded.vocabulary.target.decode(h.tokens) for h in found]
+
+
+def bleu(hypotheses: list[str], references: list[str]) -> float:
+    return sacrebleu.corpus_bleu(hypotheses, [references]).score
+
+
+REFERENCES = [target for _, target in PAIRS]
+
+
+# What is written
+
+
+def test_everything_is_written(analysed: Analysed) -> None:
+    names = {"pos-words", "pos-single-tokens", "ratio", "early-stop", "attention", "case",
+             "case-staircase", "difficulty", "significance"}  # fmt: skip
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+        found = {path.stem: path.read_bytes() for path in analysed.out.glob(f"*{suffix}")}
+        assert set(found) == names and all(text.startswith(start) for text in found.values())
+    assert len(analysed.numbers) == 7
+    assert "written:" in analysed.done.stderr and "READ" in analysed.done.stdout
+    assert "accuracy" in analysed.numbers["pos"]["target"]["tagger"]
+    assert "100.0% of the words of en.tsv" in analysed.done.stdout
+
+
+def test_the_report_needs_no_other_file(analysed: Analysed) -> None:
+    text = (analysed.out / "report.html").read_text("utf-8")
+    assert text.count("<h2") == 7 and text.count("data:image/svg+xml;base64,") == 9
+    assert set(re.findall(r'(?:src|href)="(data:|#|\w+:?)', text)) == {"data:"}
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text)
+
+
+def test_the_same_command_translates_nothing_again(
+    analysed: Analysed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    real = Evaluation._results
+
+    def counting(self: Any, sentences: Any, decoding: Any) -> Any:
+        decoded.append(len(sentences))
+        return real(self, sentences, decoding)
+
+    monkeypatch.setattr(Evaluation, "_results", counting)
+    before = (analysed.out / "early-stop.json").read_bytes()
+    assert analysed.run("--what", "early-stop").returncode == 0
+    assert sum(decoded) == 0 and (analysed.out / "early-stop.json").read_bytes() == before
+
+
+def test_models_of_integers_are_analysed_too(analysed: Analysed, tmp_path: Path) -> None:
+    """They translate with integers; their attention is computed with floats."""
+    more = ("--dtype", "int8", "--sentences", 1, "--what", "ratio,attention")
+    done = analysed.run(*more, out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "attention.json").read_text())["facts"]
+    assert facts["subjects"][0]["settings"]["dtype"] == "int8"
+
+
+# Numbers
+
+
+def test_ratio(analysed: Analysed, loaded: LoadedModel) -> None:
+    found = analysed.numbers["ratio"]
+    sources, targets = tokens(loaded)
+    left = [infos(loaded, s, target=False) for s in sources]
+    right = [infos(loaded, t, target=True) for t in targets]
+    n, m = sum(map(len, sources)), sum(map(len, targets))
+    total_left, total_right = sum(sum(i[:-1]) for i in left), sum(map(sum, right))
+    assert found["length_ratio"] == pytest.approx(n / m)
+    assert found["info_ratio"] == pytest.approx((total_right / m) / (total_left / n), rel=1e-5)
+    assert found["difference"]["mean"] == pytest.approx(
+        (total_left - total_right) / len(PAIRS), abs=1e-4
+    )
+    assert found["difference"]["count"] == sum(found["difference"]["histogram"]) == len(PAIRS)
+    for at in found["reference_path_ends"]:
+        unread = [
+            len(i) - literal_path(i, j, at["k"], len(i), found["floor"])[-1]
+            for i, j in zip(left, right, strict=True)
+        ]
+        assert at["before_end_of_sentence"] == pytest.approx(np.mean([u > 0 for u in unread]))
+        assert at["before_last_token"] == pytest.approx(np.mean([u > 1 for u in unread]))
+
+
+def test_info_of_words(analysed: Analysed, loaded: LoadedModel) -> None:
+    """Nouns known to the tagger, counted by hand: Haus, Zug and Mutter are one word each."""
+    found = analysed.numbers["pos"]["source"]["tags"]
+    total = sum(each["words"] * each["info_per_word"]["mean"] for each in found.values())
+    every = [i for s in tokens(loaded)[0] for i in infos(loaded, s, target=False)[:-1]]
+    assert total == pytest.approx(sum(every), rel=1e-5)  # each token belongs to one word
+    counted = sum(each["words"] * each["tokens_per_word"] for each in found.values())
+    assert counted == pytest.approx(len(every))
+    words = sum(len(re.findall(r"\w+|[^\w\s]", source)) for source, _ in PAIRS)
+    assert sum(each["words"] for each in found.values()) == words
+
+
+def test_early_stop(analysed: Analysed, loaded: LoadedModel) -> None:
+    for number, (system, dials) in enumerate(((None, DIALS), ("multipath", (1.0, 3.0, 7.0)))):
+        subject = analysed.numbers["early-stop"]["subjects"][number]
+        assert [at["k"] for at in subject["dials"]] == list(dials)
+        for at in subject["dials"]:
+            allowed = decodes(loaded, "allow", at["k"], system)
+            guarded = decodes(loaded, "guard", at["k"], system)
+            early = [h.path[-1] < h.source_length for h in allowed]
+            assert at["early_stop"] == pytest.approx(np.mean(early))
+            assert at["BLEU"]["allow"] == pytest.approx(bleu(texts(loaded, allowed), REFERENCES))
+            assert at["BLEU"]["guard"] == pytest.approx(bleu(texts(loaded, guarded), REFERENCES))
+            for part, wanted in (("early", True), ("complete", False)):
+                rows = [i for i, e in enumerate(early) if e is wanted]
+                if rows:
+                    written = [texts(loaded, allowed)[i] for i in rows]
+                    score = bleu(written, [REFERENCES[i] for i in rows])
+                    assert at["split"][part]["allow"] == pytest.approx(score)
+                else:
+                    assert at["split"][part] is None
+
+
+def test_attention(analysed: Analysed, loaded: LoadedModel) -> None:
+    """Weights of the first encoder layer and of every cross-attention, sentence by sentence."""
+    found = analysed.numbers["attention"]
+    hypotheses = decodes(loaded, "guard", found["k"])
+    layers = len(loaded.model.decoder_layers)
+    own, counted, near, mass = [], 0, np.zeros(layers), np.zeros(layers)
+    attention = loaded.model.encoder_layers[0].attention
+    for source, hypothesis in zip(tokens(loaded)[0], hypotheses, strict=True):
+        info = infos(loaded, source, target=False)
+        with torch.no_grad():
+            x = loaded.model.embed_source(torch.tensor([[*source, EOS]])).x
+            q, k, _ = (p[0].double() for p in attention.project(x).chunk(3, dim=-1))
+        for i in range(1, len(source)):
+            weights = []
+            for head in range(attention.heads):
+                part = slice(head * q.shape[1] // attention.heads,
+                             (head + 1) * q.shape[1] // attention.heads)  # fmt: skip
+                scores = [float(q[i, part] @ k[j, part]) / (part.stop - part.start) ** 0.5
+                          for j in range(i + 1)]  # fmt: skip
+                scores[i] += info[i] - 1  # Eq. 8
+                weights.append(np.exp(scores[i]) / np.exp(scores).sum())
+            own.append(np.mean(weights))
+        # Eq. 10, from the weights without info
+        (_, recorded), *_ = decode_given(loaded, [source], [hypothesis.tokens], [hypothesis.path])
+        target = infos(loaded, hypothesis.tokens, target=True)
+        for each in (w for w in recorded if w.kind == "cross"):
+            for i, read in enumerate(hypothesis.path[1:], 1):
+                alpha = each.plain[0, :, i, :read].double().numpy()
+                gamma = alpha * (2 - np.abs(target[i - 1] - np.array(info[:read])))
+                gamma = (gamma / gamma.sum(1, keepdims=True)).mean(0)
+                seen = min(read, len(source))
+                gaps = np.abs(target[i - 1] - np.array(info[:seen]))
+                near[each.layer] += (gamma[:seen] * gaps).sum()
+                mass[each.layer] += gamma[:seen].sum()
+                counted += seen * (each.layer == 0)
+    assert found["encoder"][0]["tokens"] == len(own)
+    assert found["encoder"][0]["weight"] == pytest.approx(np.mean(own), rel=1e-4)
+    assert [each["pairs"] for each in found["cross"]] == [counted] * layers
+    attended = [each["attended_distance"] for each in found["cross"]]
+    assert attended == pytest.approx((near / mass).tolist(), rel=1e-3)
+
+
+def test_observing_changes_nothing(loaded: LoadedModel) -> None:
+    (sources, targets), model = tokens(loaded), loaded.model
+    before = [layer.attention.attend for layer in model.encoder_layers]
+    for forced, weights in decode_given(loaded, sources[:3], targets[:3]):
+        assert len(weights) == len(model.encoder_layers) + 2 * len(model.decoder_layers)
+        for each in weights:
+            assert torch.allclose(each.biased.sum(-1), torch.ones(()), atol=1e-5)
+            if each.kind == "cross":
+                columns = torch.arange(each.biased.shape[-1])
+                unseen = columns >= forced.visible[:, None, :, None]
+                assert not each.biased[unseen.expand_as(each.biased)].any()
+    assert [layer.attention.attend for layer in model.encoder_layers] == before
+
+
+def test_case(analysed: Analysed, loaded: LoadedModel) -> None:
+    """Every token is written as soon as the policy allows it, and not before."""
+    found = analysed.numbers["case"]
+    assert found["line"] == 6 and found["reference"] == PAIRS[5][1]
+    info_policy, lag_policy = found["subjects"]
+    source = [token["info"] for token in info_policy["source"]]
+    assert source[:-1] == pytest.approx(infos(loaded, tokens(loaded)[0][5], False)[:-1], rel=1e-5)
+    floor = loaded.system.options.floor  # type: ignore[attr-defined]
+    written = [token["info"] for token in info_policy["written"][:-1]]
+    reads = [token["read"] for token in info_policy["written"]]
+    path = literal_path([*source[:-1], 0.0], written, info_policy["k"], len(source), floor=floor)
+    assert reads == path
+    n = len(lag_policy["source"])
+    lags = [min(int(lag_policy["k"]) + i, n) for i in range(len(lag_policy["written"]))]
+    assert [token["read"] for token in lag_policy["written"]] == lags
+
+
+def test_difficulty(analysed: Analysed, loaded: LoadedModel) -> None:
+    found = analysed.numbers["difficulty"]
+    hypotheses = texts(loaded, decodes(loaded, "guard", found["subjects"][0]["k"]))
+    lengths = [len(source.split()) for source, _ in PAIRS]
+    assert sum(b["sentences"] for b in found["length"]) == len(PAIRS)
+    for b in found["length"]:
+        rows = [i for i, n in enumerate(lengths) if b["from"] <= n <= b["to"]]
+        assert len(rows) == b["sentences"]
+        score = bleu([hypotheses[i] for i in rows], [REFERENCES[i] for i in rows])
+        assert b["subjects"][0]["BLEU"] == pytest.approx(score)
+    others = texts(loaded, decodes(loaded, "guard", found["subjects"][1]["k"], "multipath"))
+    gaps = {}
+    for i, (one, two) in enumerate(zip(hypotheses, others, strict=True)):
+        scores = [sacrebleu.sentence_chrf(text, [REFERENCES[i]]).score for text in (one, two)]
+        gaps[i + 1] = scores[0] - scores[1]
+    assert found["differences"]["chrF"] == pytest.approx(np.mean(list(gaps.values())), abs=1e-6)
+    shown = found["differences"]["best_for_first"]
+    assert [each["line"] for each in shown] == [
+        line for line in sorted(gaps, key=lambda line: -gaps[line]) if gaps[line] > 0
+    ]
+
+
+# Significance
+
+
+def fake(k: float, written: list[str], latencies: list[float]) -> Decoded:
+    return Decoded(k, "guard", [], written, np.array(latencies))
+
+
+def test_significance_by_resampling_the_texts() -> None:
+    """Curves of each resample, from the scores of its sentences as sacrebleu counts them."""
+    references = [t for _, t in PAIRS] * 2
+    worse = [" ".join(text.split()[:-2]) for text in references]
+    mixed = [a if i % 3 else b for i, (a, b) in enumerate(zip(references, worse, strict=True))]
+    lags = np.linspace(1, 3, len(references))
+    first = [fake(1, worse, list(lags)), fake(2, mixed, list(lags + 2))]
+    second = [fake(1, worse, list(lags + 0.2)), fake(2, worse, [*(lags[1:] + 3), np.nan])]
+    counts = draw_counts(len(references), 25)
+    assert (counts[0] == 1).all() and (counts.sum(1) == len(references)).all()
+    for decoded in (first, second):
+        found = sampled(decoded, references, counts)
+        for row, drawn in enumerate(counts):
+            rows = np.repeat(np.arange(len(references)), drawn)
+            for column, each in enumerate(decoded):
+                score = bleu([each.texts[i] for i in rows], [references[i] for i in rows])
+                assert found.quality[row, column] == pytest.approx(score)
+                latency = np.nanmean(each.latencies[rows])
+                assert found.latency[row, column] == pytest.approx(latency)
+    (at, *_) = [at for at in compare(first, second, references, 200) if at["latency"] >= 3]
+    x = [each.latency for each in first]
+    y = [bleu(each.texts, references) for each in first]
+    assert at["BLEU"][0] == pytest.approx(np.interp(at["latency"], x, y))
+    assert at["difference"] > 0 and 0 < at["p"] <= 1
+    assert at["interval"][0] <= at["difference"] <= at["interval"][1]
+    same = compare(first, first, references, 50)
+    assert all(at["difference"] == 0 and at["p"] == 1 for at in same)
+
+
+def test_significance_of_the_command(analysed: Analysed, loaded: LoadedModel) -> None:
+    found = analysed.numbers["significance"]
+    ends = []
+    for (system, dials), points in zip(
+        ((None, DIALS), ("multipath", (1.0, 3.0, 7.0))), found["points"], strict=True
+    ):
+        assert [p["k"] for p in points] == list(dials)
+        scores = [
+            bleu(texts(loaded, decodes(loaded, "guard", k, system)), REFERENCES) for k in dials
+        ]
+        ends.append(([p["latency"] for p in points], scores))
+    for at in found["at"]:
+        wanted = [np.interp(at["latency"], xs, ys) for xs, ys in ends]
+        assert at["BLEU"] == pytest.approx(wanted)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--what", "pos,colour"], "unknown --what 'colour'; choose one of: pos, ratio"),
+        (["--case", "9"], "--case 9: .* has lines 1 to 7"),
+        (["--sentences", "-1"], "--sentences -1: must be 0, for all, or more"),
+        (["--x", "BLEU"], "--x BLEU: must be a latency"),
+        (["--k", "a"], "--k a: give numbers"),
+        (["--source-tags", "test.de"], "line 1: not a word, a tab and a tag"),
+        (["--source-tags", "gone.tsv"], "gone.tsv: no such file"),
+        (["--source-tags", "spacy:none"], "spacy:none: "),
+        (["--against", "gone"], "gone: no such model"),
+        (["--against-system", "moe-wait-k"], "model.cross_attention plain: moe-wait-k requires"),
+        (["--out", "test.de"], "test.de: is a file"),
+    ],
+)
+def test_errors_are_one_line(
+    analysed: Analysed, given: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(analysed.folder)
+    start = ["--source", "test.de", "--reference", "test.en", "--out", "other"]
+    done = called("analyse", *start, *given)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("waitinfo: ") and re.search(message, last)
+
+
+def test_a_tagger_is_asked_for(analysed: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(analysed.folder)
+    start = ["--source", "test.de", "--reference", "test.en", "--out", "other"]
+    done = called("analyse", *start, "--what", "pos")
+    assert done.returncode == 2 and "needs --source-tags or --target-tags" in done.stderr

@@ -1,0 +1,272 @@
+"""Clients: the same events as a local stream, whatever happens to the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving import Running, running, toy_hub, wait_for
+from tests.streams import record, some_text, toy_model
+from waitinfo import AsyncClient, Client, Translator, WaitinfoError
+from waitinfo.client.replay import Replay
+from waitinfo.serving.guards import KeyLimits, Keys
+from waitinfo.serving.server import bind
+
+TEXT = some_text(random.Random(21), 40)
+KEY = "a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toy_hub()) as found:
+        yield found
+
+
+def local(text: str, k: float = 2) -> list[tuple]:
+    with Translator(toy_model(), streams=1).stream(k, history=None) as stream:
+        events = [event for word in text.split() for event in stream.push(word)]
+        return record(events + stream.finish())
+
+
+def test_a_remote_stream_is_like_a_local_one(server: Running) -> None:
+    with Client(server.url) as client, client.stream(k=2) as stream:
+        events = [event for word in TEXT.split() for event in stream.push(word)]
+        events += stream.finish()
+        assert record(events) == local(TEXT)
+        assert stream.text.split() == [
+            word for e in events if e.kind == "WRITE" and e.word for word in e.word.split()
+        ]
+        with pytest.raises(WaitinfoError, match="has been finished"):
+            stream.push("ba")
+
+
+def test_whole_texts(server: Running) -> None:
+    translator = server.hub.models.find().translator
+    with Client(server.url) as client:
+        assert client.translate("ba be bi.") == translator.translate("ba be bi.")
+        texts = [some_text(random.Random(n), 5) for n in range(12)]  # more than there are streams
+        assert client.translate(texts, k=3) == translator.translate(texts, k=3)
+
+
+def test_iterating_and_the_dial(server: Running) -> None:
+    async def run() -> list[tuple]:
+        async with AsyncClient(server.url) as client, client.stream(k=9, raw=True) as stream:
+            stream.k = 2
+            for letter in TEXT:
+                await stream.push(letter, wait=False)
+            await stream.finish(wait=False)
+            return record([event async for event in stream])
+
+    assert asyncio.run(run()) == local(TEXT)
+    with Client(server.url) as client, client.stream(k=2) as stream:
+        stream.push(TEXT, wait=False)
+        stream.finish(wait=False)
+        assert record(list(stream)) == local(TEXT)
+
+
+class Proxy:
+    """Passes bytes on to a server, and cuts connections."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.tasks = target, set[asyncio.Task]()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Proxy:
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        self.cut()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other, onward = await asyncio.open_connection("127.0.0.1", self.target)
+        self.writers += [writer, onward]
+        for pair in ((reader, onward), (other, writer)):
+            task = asyncio.create_task(self._pass_on(*pair))
+            self.tasks.add(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        writer.close()
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers = []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_connections_change_nothing(server: Running, seed: int) -> None:
+    """Cut at random moments, with text, flushes and the end under way."""
+    draw = random.Random(seed)
+
+    async def run() -> tuple[list[tuple], int]:
+        async with Proxy(server.port) as proxy:
+            client = AsyncClient(f"http://127.0.0.1:{proxy.port}")
+            async with client.stream(k=2) as stream:
+                events = []
+                for word in TEXT.split():
+                    waiting = draw.random() < 0.5
+                    pushed = asyncio.ensure_future(stream.push(word, wait=waiting))
+                    if draw.random() < 0.25:
+                        await asyncio.sleep(draw.random() * 0.02)
+                        proxy.cut()
+                    events += await pushed
+                last = asyncio.ensure_future(stream.finish())
+                await asyncio.sleep(draw.random() * 0.02)
+                proxy.cut()
+                return record(events + await last), stream.connections
+
+    found, connections = asyncio.run(run())
+    assert found == local(TEXT) and connections > 1
+
+
+def test_flushes_are_replayed(server: Running) -> None:
+    async def run(cuts: bool) -> list[tuple]:
+        async with Proxy(server.port) as proxy:
+            client = AsyncClient(f"http://127.0.0.1:{proxy.port}")
+            async with client.stream(k=2, raw=True) as stream:
+                events = []
+                for piece in ("ba b", "e bi", None, "bo b", None, "u"):
+                    if cuts:
+                        proxy.cut()
+                    wait = piece != "bo b"
+                    events += await (stream.push(piece, wait) if piece else stream.flush())
+                return record(events + await stream.finish())
+
+    assert asyncio.run(run(True)) == asyncio.run(run(False))
+
+
+def test_what_is_done_with_is_forgotten() -> None:
+    replay = Replay()
+    for text in ("ab cd", ". ef", " gh"):
+        replay.sent({"type": "text", "text": text})
+    replay.received(
+        {"replay": {"position": 0, "sentence": 0, "path": [[7, 1]], "read": 2}, "time": 1}
+    )
+    replay.received(
+        {"replay": {"position": 0, "sentence": 0, "path": [[8, 2]], "read": 2}, "time": 2}
+    )
+    assert replay.resume("v")["path"] == [[7, 1], [8, 2]]
+    replay.received(
+        {"replay": {"position": 6, "sentence": 1, "path": [[9, 1]], "read": 1}, "time": 3}
+    )
+    assert [item["text"] for item in replay.items] == [" ef", " gh"]
+    assert replay.resume("v") == {
+        "position": 6, "sentence": 1, "path": [[9, 1]], "read": 1, "seconds": 3, "vocabulary": "v",
+    }  # fmt: skip
+
+
+SERVER = """
+import sys
+from tests.serving import toy_hub
+from waitinfo.serving.server import run
+run(toy_hub(system="wait-info"), "127.0.0.1", int(sys.argv[1]))
+"""
+
+
+def test_a_killed_server_changes_nothing() -> None:
+    """A real process is killed in mid-sentence, and another takes its place."""
+    listening = bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    listening.close()
+    root = Path(__file__).resolve().parents[1]
+
+    def begin() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", SERVER, str(port)]
+        path = f"{root / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.DEVNULL)
+
+    text = "ba be bi bo bu da de di do du ba be bi. bo bu"
+    with Translator(toy_model("wait-info"), streams=1).stream(2, history=None) as stream:
+        expected = [event for word in text.split() for event in stream.push(word)]
+        expected += stream.finish()
+    first = begin()
+    try:
+        with Client(f"http://127.0.0.1:{port}", patience=600) as client:
+            stream_there = client.stream(k=2)
+            words = text.split()
+            events = [event for word in words[:8] for event in stream_there.push(word)]
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+            second = begin()
+            try:
+                events += [event for word in words[8:] for event in stream_there.push(word)]
+                events += stream_there.finish()
+                assert stream_there.connections == 2
+            finally:
+                second.kill()
+                second.wait()
+    finally:
+        first.kill()
+        first.wait()
+    assert record(events) == record(expected)
+
+
+def test_errors_are_told_at_once(server: Running) -> None:
+    with Client(server.url) as client:
+        with pytest.raises(WaitinfoError, match="whole number"):
+            client.translate("ba", k=0.5)
+        stream = client.stream(k=2)
+        stream.push("ba")
+        stream.k = 0.5
+        with pytest.raises(WaitinfoError, match="whole number"):
+            stream.finish()
+    with Client(server.url, model="none") as client, pytest.raises(WaitinfoError, match="unknown"):
+        client.translate("ba")
+    for url in ("localhost", "ftp://a", "http://", "http://a:b", "http://[", ""):
+        with pytest.raises(WaitinfoError, match="not a server"):
+            Client(url)
+    with (
+        Client("http://127.0.0.1:9", patience=0.1) as client,
+        pytest.raises(WaitinfoError, match="cannot be reached"),
+    ):
+        client.translate("ba")
+
+
+def test_keys() -> None:
+    with running(toy_hub(keys=Keys([KeyLimits(KEY)]))) as server:
+        with (
+            Client(server.url) as client,
+            pytest.raises(WaitinfoError, match="requires a valid key"),
+        ):
+            client.translate("ba")
+        with Client(server.url, key=KEY) as client:
+            assert client.translate("ba be.")
+
+
+def test_waits_for_a_free_stream() -> None:
+    with running(toy_hub(streams=1, retry=0.1)) as server, Client(server.url) as client:
+        first = client.stream(k=2)
+        first.push("ba")
+        threading.Timer(0.5, first.finish).start()
+        assert client.translate("ba be.")
+
+
+def test_an_idle_stream_rests_and_goes_on(server: Running) -> None:
+    with running(toy_hub(idle=0.2)) as quick, Client(quick.url) as client:
+        stream = client.stream(k=2)
+        events = stream.push("ba be bi")
+        wait_for(lambda: quick.hub.models.find().free == 4)
+        time.sleep(0.3)
+        assert stream.connections == 1
+        events += stream.push("bo bu.") + stream.finish()
+        assert record(events) == local("ba be bi bo bu.") and stream.connections == 2

@@ -1,0 +1,268 @@
+"""The page in a real browser: typing, playing, comparing, export, captions, reconnects."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import Running, running, toy_served
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import Models
+from waitinfo.serving.settings import Settings
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+SLOW = 300_000  # milliseconds: busy machines are slow, and no test waits that long on others
+TEXT = "ba be bi bo bu. da de di do du."
+
+
+def toys() -> Hub:
+    metrics = Metrics()
+    served = [toy_served(metrics, system=name, streams=9) for name in ("wait-info", "wait-k")]
+    return Hub(Models(served), Settings(), metrics=metrics)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toys()) as found:
+        yield found
+
+
+@pytest.fixture
+def problems() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def visit(browser: Any, server: Running, problems: list[str]) -> Iterator[Callable[..., Any]]:
+    """Opens the page in a fresh context; afterwards the console must be clean."""
+    contexts = []
+
+    def opened(path: str = "/", script: str = "", **options: Any) -> Any:
+        # Waiting for conditions needs eval, which the page's policy forbids.
+        context = browser.new_context(bypass_csp=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(SLOW)
+        page.on("console", lambda m: m.type == "error" and problems.append(m.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        if script:
+            page.add_init_script(script)
+        page.goto(server.url + path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def connected(page: Any) -> Any:
+    page.wait_for_function("document.getElementById('state').textContent === 'connected'")
+    return page
+
+
+def translation(page: Any, number: int = 0) -> str:
+    return page.locator("#panes .words").nth(number).inner_text().strip()
+
+
+def play(page: Any, text: str = TEXT) -> None:
+    """Paste a text and play it to the end."""
+    page.evaluate(
+        """text => { const box = document.getElementById("text"); box.value = text;
+        box.dispatchEvent(new InputEvent("input", { inputType: "insertFromPaste" })); }""",
+        text,
+    )
+    page.select_option("#speed", "6")
+    page.click("#play")
+    page.wait_for_function("document.getElementById('play').textContent.includes('Play')")
+
+
+def worked_off(page: Any, sentences: int = 2) -> None:
+    """Wait until a number of sentences has been translated in all columns."""
+    page.wait_for_function(
+        """n => [...document.querySelectorAll("#panes .words")].every(
+          (box) => box.querySelectorAll("p").length >= n)""",
+        arg=sentences,
+    )
+
+
+def test_the_policy_of_the_page(browser: Any, server: Running, problems: list[str]) -> None:
+    """Nothing that the page does is forbidden by its own Content-Security-Policy."""
+    requests: list[str] = []
+    for path, ready in (("/", "#panes .words"), ("/overlay", "#captions")):
+        page = browser.new_page()
+        page.on("console", lambda m: m.type == "error" and problems.append(m.text))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(server.url + path)
+        page.locator(ready).wait_for(state="attached", timeout=SLOW)
+        page.close()
+    assert not problems
+    assert all(url.startswith((server.url, "data:")) for url in requests)
+
+
+def test_typing(visit: Callable[..., Any]) -> None:
+    page = connected(visit())
+    page.locator("#text").press_sequentially("ba be bi. ")
+    page.wait_for_function("document.querySelectorAll('#source .w').length === 3")
+    page.locator("#text").press_sequentially("bo")
+    page.keyboard.press("Enter")  # ends the sentence
+    page.wait_for_function("document.querySelectorAll('#source .w').length === 4")
+    worked_off(page)
+    assert page.locator("#text").input_value() == ""
+    page.locator("#panes .w").last.hover()
+    assert "source words had been read" in page.locator("#detail").inner_text()
+    assert page.locator("#source .w.seen").count() >= 1
+    page.locator("#panes .words").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#panes .w.chosen").count() == 1
+    assert "read," in page.locator("#panes svg").get_attribute("aria-label")
+
+
+def test_playing_turning_and_comparing(visit: Callable[..., Any]) -> None:
+    page = connected(visit())
+    page.select_option("#compare", "dial")
+    connected(page)
+    page.locator("#other").fill("12")
+    play(page)
+    worked_off(page)
+    assert page.locator("#panes article").count() == 2
+    assert "K = 12" in page.locator("#panes h2").nth(1).inner_text()
+    lags = [float(re.findall(r"([-\d.]+) on average", text)[0])
+            for text in page.locator("#panes .figures").all_inner_texts()]  # fmt: skip
+    assert len(lags) == 2
+    page.select_option("#compare", "wait-k")
+    connected(page)
+    assert page.locator("#panes h2").nth(1).inner_text().startswith("wait-k")
+    page.locator("#dial").fill("2")
+    assert "K = 2" in page.locator("#panes h2").nth(0).inner_text()
+
+
+def test_export_and_replay(visit: Callable[..., Any], tmp_path: Path) -> None:
+    page = connected(visit())
+    play(page)
+    worked_off(page)
+    page.wait_for_timeout(300)
+    shown = translation(page)
+    saved = {}
+    for kind in ("txt", "srt", "vtt", "jsonl"):
+        page.select_option("#format", kind)
+        with page.expect_download() as download:
+            page.click("#export")
+        download.value.save_as(tmp_path / kind)
+        saved[kind] = (tmp_path / kind).read_text("utf-8")
+    assert saved["txt"].split() == shown.split()
+    assert saved["srt"].startswith("1\n00:00:0") and " --> " in saved["srt"]
+    assert saved["vtt"].startswith("WEBVTT\n\n00:00:0")
+    kinds = {json.loads(line)["type"] for line in saved["jsonl"].splitlines()}
+    assert {"columns", "text", "words"} <= kinds
+    page.click("#clear")
+    page.select_option("#rate", "1000")
+    page.set_input_files("#load", {"name": "s.jsonl", "mimeType": "text/plain",
+                                   "buffer": saved["jsonl"].encode()})  # fmt: skip
+    page.wait_for_function("document.getElementById('state').textContent.includes('is over')")
+    assert translation(page).split() == shown.split()
+    page.set_input_files("#load", {"name": "s.txt", "mimeType": "text/plain", "buffer": b"no"})
+    page.wait_for_function("document.getElementById('state').textContent.includes('not a session')")
+
+
+def test_captions(visit: Callable[..., Any]) -> None:
+    overlay = visit("/overlay?room=stage&letters=1000")
+    page = connected(visit())
+    page.fill("#room", "stage")
+    page.locator("#room").blur()
+    connected(page)
+    play(page, "ba be bi.")
+    overlay.wait_for_function("document.querySelectorAll('#captions p').length >= 1")
+    page.wait_for_function("document.querySelectorAll('#panes .w').length >= 1")
+    page.wait_for_timeout(500)
+    assert overlay.locator("#captions").inner_text().split() == translation(page).split()
+    assert overlay.evaluate("getComputedStyle(document.body).backgroundColor") == "rgba(0, 0, 0, 0)"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_small_dark_and_accessible(visit: Callable[..., Any], scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = connected(visit(viewport={"width": 320, "height": 640}, color_scheme=scheme))
+    play(page)
+    worked_off(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= 320")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 26)"
+    assert dark is (scheme == "dark")
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+RECOGNITION = """
+window.SpeechRecognition = window.webkitSpeechRecognition = class {
+  start() { setTimeout(() => { this.onresult({ resultIndex: 0, results: [
+    Object.assign([{ transcript: "ba be bi." }], { isFinal: true })] }); this.onend(); }, 50); }
+  stop() {}
+};
+"""
+
+
+def test_dictation(visit: Callable[..., Any]) -> None:
+    page = connected(visit(script=RECOGNITION))
+    assert "its maker" in page.locator("#hears").inner_text()
+    page.click("#dictate")
+    page.wait_for_function("document.querySelectorAll('#source .w').length === 3")
+
+
+def test_reading_mode_releases_lines(visit: Callable[..., Any]) -> None:
+    page = connected(visit())
+    page.check("#reading")
+    play(page)
+    page.uncheck("#reading")
+    worked_off(page)
+
+
+def test_a_killed_server_changes_nothing(browser: Any) -> None:
+    """The page goes on by itself once a server is there again; so do 20 lines of JavaScript."""
+    docs = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
+    script = re.findall(r"^```js\n(.*?)^```$", docs.read_text("utf-8"), re.M | re.S)[0]
+    with running(toys()) as first:
+        expected = first.hub.models.find().translator.translate(TEXT)
+        page = browser.new_page(bypass_csp=True)
+        page.set_default_timeout(SLOW)
+        page.goto(first.url)
+        connected(page)
+        page.evaluate(
+            "([code, url]) => { window.heard = []; "
+            "window.say = Function(code + '; return translate')()(url, (w) => heard.push(w)); }",
+            [script, first.url.replace("http", "ws")],
+        )
+        page.evaluate("say('ba be bi bo ')")
+        page.locator("#text").press_sequentially("ba be bi bo ")
+        page.wait_for_function("document.querySelectorAll('#source .w').length === 4")
+        page.wait_for_timeout(500)
+        port = first.port
+    page.wait_for_function("document.getElementById('state').textContent.includes('lost')")
+    with running(toys(), port):
+        connected(page)
+        page.locator("#text").press_sequentially("bu. da de di do du. ")
+        page.evaluate("say('bu. da de di do du. ')")
+        page.wait_for_function("document.querySelectorAll('#source .w').length === 10")
+        count = len(expected.split())
+        page.wait_for_function(f"document.querySelectorAll('#panes .w').length === {count}")
+        page.wait_for_function(f"heard.join(' ').trim().split(/\\s+/).length === {count}")
+        assert translation(page).split() == expected.split()
+        assert " ".join(page.evaluate("heard")).split() == expected.split()
+    page.close()

@@ -1,0 +1,92 @@
+"""`waitinfo serve` and `waitinfo translate --server` as typed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import tests.serving  # noqa: F401 (skips where the extra is missing)
+from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.serve import Request, run
+from waitinfo.errors import WaitinfoError
+
+SENTENCE = "Guten Morgen!"
+
+
+def typed(*arguments: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command in this process."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main(arguments)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    return status, out.getvalue(), err.getvalue()
+
+
+def test_a_server_and_its_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "waitinfo", "serve", "--port", "0", "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "300"}
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert server.stderr is not None
+        line = next(line for line in server.stderr if "http://" in line)
+        url = re.findall(r"http://[\d.:]+", line)[0]
+        local = typed("translate", SENTENCE, "Das ist eine gute Idee.")
+        remote = typed("translate", "--server", url, SENTENCE, "Das ist eine gute Idee.")
+        assert remote == local and local[0] == 0 and local[1]
+        path = typed("translate", "--server", url, "--show", "path", "--k", "3", SENTENCE)
+        assert path == typed("translate", "--show", "path", "--k", "3", SENTENCE)
+        paced = typed("translate", "--server", url, "--pace", "50", SENTENCE)
+        assert paced == typed("translate", "--pace", "50", SENTENCE)
+        status, _, told = typed("translate", "--server", url, "--model", "none", SENTENCE)
+        assert status == 2 and "unknown model 'none'" in told
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(600) == 0
+        assert server.stderr is not None
+        assert "Traceback" not in server.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--port 70000", "must be from 0 to 65535"), ("--streams 0", "must be at least 1"),
+        ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
+        ("--keys missing.toml", "cannot be read"), ("--idle -1", "seconds, 0 or more"),
+        ("--host 203.0.113.1 --open", "cannot be used"), ("--compare -1", "must be 0 or more"),
+    ],
+)  # fmt: skip
+def test_bad_options(arguments: str, told: str) -> None:
+    status, _, err = typed("serve", *arguments.split())
+    assert status == 2 and told in err.replace("\n", " ")
+
+
+def test_options_of_the_server_alone() -> None:
+    for option in (["--beam", "2"], ["--system", "full"], ["--set", "a=b"]):
+        status, _, err = typed("translate", "--server", "http://127.0.0.1:9", *option, "--", "a")
+        assert status == 2 and "the server chooses" in err
+    assert typed("translate", "--server", "nowhere", "a")[0] == 2
+
+
+def test_several_models_after_one_flag() -> None:
+    found = expand_lists(["serve", "--model", "a", "b", "--origins", "x", "y"])
+    assert found == ["serve", "--model", "a", "--model", "b", "--origins", "x", "--origins", "y"]
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    request = Request(
+        models=[Path("de-en"), Path("de-en")], host="127.0.0.1", port=0, streams=1, compare=0,
+        device="cpu", dtype="float32", threads=1, keys=None, origins=[], open_to_all=False,
+        idle=1, drain=1, log_level="error",
+    )  # fmt: skip
+    with pytest.raises(WaitinfoError, match="another model is called de-en"):
+        run(request)

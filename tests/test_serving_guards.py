@@ -1,0 +1,292 @@
+"""Who is served: keys, origins, limits, slow and silent clients, and the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import socket as sockets
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin
+from waitinfo.serving.logs import JsonLines
+from waitinfo.serving.server import check_binding
+
+KEY = "a-secret-key"
+
+
+def status(server: Running, path: str = "/v1/stream", **options: Any) -> tuple[int, dict[str, str]]:
+    with pytest.raises(InvalidStatus) as refused:
+        server.connect(path, **options)
+    response = refused.value.response
+    return response.status_code, dict(response.headers)
+
+
+def get(server: Running, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def test_a_stream_too_many_is_refused_at_once() -> None:
+    with running(toy_hub(streams=2, retry=7)) as server:
+        with server.connect() as one, server.connect() as two, server.connect() as three:
+            start(one), start(two)
+            send(three, "start")
+            error = receive(three)
+            assert error["code"] == "full" and error["fatal"] and error["retry_after"] == 7
+            assert until(three, "ended")
+            with pytest.raises(ConnectionClosed) as closed:
+                three.recv(timeout=60)
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
+            code, headers = status(server)
+            assert code == 503 and headers["retry-after"] == "7"
+            assert get(server, "/readyz")[0] == 503
+            send(one, "end")
+            until(one, "ended")
+        wait_for(lambda: server.hub.models.find().free == 2)
+        assert get(server, "/readyz")[0] == 200
+        with server.connect() as four:
+            assert start(four)["type"] == "started"
+        figures = get(server, "/metrics")[1]
+        assert 'waitinfo_refusals_total{reason="full"} 2.0' in figures
+
+
+def test_keys() -> None:
+    keys = Keys([KeyLimits(KEY, streams=1)])
+    with running(toy_hub(keys=keys)) as server:
+        assert status(server)[0] == 401
+        assert status(server, additional_headers={"Authorization": "Bearer wrong-key"})[0] == 401
+        with server.connect(additional_headers={"Authorization": f"Bearer {KEY}"}) as socket:
+            assert start(socket)["type"] == "started"
+            assert status(server, f"/v1/stream?key={KEY}")[0] == 429
+        wait_for(lambda: server.hub.keys.client(KEY).open == 0)
+        offered = ["realtime", f"openai-insecure-api-key.{KEY}"]
+        with server.connect("/v1/realtime/translations", subprotocols=offered) as socket:
+            assert socket.subprotocol == "realtime"
+            assert receive(socket)["type"] == "session.created"
+
+
+def test_words_per_minute() -> None:
+    """Beyond the limit the client is told, and waits; nothing is lost."""
+    client = Client(words_per_minute=60)
+    assert client.spend(60) == 0
+    assert 0.5 < client.spend(1) <= 1.0
+    keys = Keys([KeyLimits(KEY, words_per_minute=120)])
+    with running(toy_hub(keys=keys)) as server, server.connect(f"/v1/stream?key={KEY}") as socket:
+        start(socket)
+        send(socket, "text", text="ba " * 121)
+        send(socket, "end")
+        found = until(socket, "ended")
+        (told,) = [m for m in found if m["type"] == "error"]
+        assert told["code"] == "rate" and told["retry_after"] > 0
+        assert found[-2]["words_in"] == 121
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no keys"), ("key = 5", "must be a table with a key"), ("[a]", "with a key"),
+        ("[a]\nkey = 'short'", "at least 8"), ("[a", "not TOML"),
+        ("[a]\nkey = 'long enough'\nspeed = 3", "unknown setting 'a.speed'"),
+        ("[a]\nkey = 'long enough'\nstreams = -1", "0 or more"),
+    ],
+)  # fmt: skip
+def test_bad_files_of_keys(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(WaitinfoError, match=told):
+        Keys.read(path)
+
+
+def test_files_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f"[stage]\nkey = '{KEY}'\nstreams = 2\nwords_per_minute = 300\n", "utf-8")
+    keys = Keys.read(path)
+    assert len(keys) == 1 and keys.client(KEY).words_per_minute == 300
+    for wrong in (None, "", "a-secret-keY", "\ud800"):
+        with pytest.raises(Refusal):
+            keys.client(wrong)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed", "local", "passes"),
+    [
+        (None, "a:1", (), True, True), ("http://localhost:9", "a:1", (), True, True),
+        ("http://[::1]:9", "a:1", (), True, True), ("http://evil.example", "a:1", (), True, False),
+        ("http://evil.example:1", "evil.example:1", (), True, False),  # its name points at us
+        ("https://a.example", "a.example", (), False, True),
+        ("https://b.example", "a.example", (), False, False),
+        ("https://b.example", "a.example", ("https://b.example",), True, True),
+        ("https://b.example", "a.example", ("*",), False, True),
+        ("null", "a:1", (), True, False), ("http://[", "a:1", (), True, False),
+        ("", "", (), False, False),
+    ],
+)  # fmt: skip
+def test_origins(origin: str, host: str, allowed: tuple, local: bool, passes: bool) -> None:
+    if passes:
+        check_origin(origin, host, allowed, local)
+    else:
+        with pytest.raises(Refusal):
+            check_origin(origin, host, allowed, local)
+
+
+def test_foreign_pages_are_refused() -> None:
+    with running(toy_hub()) as server:
+        assert status(server, origin="https://evil.example")[0] == 403
+        assert status(server, "/v1/watch?room=a", origin="https://evil.example")[0] == 403
+        with server.connect(origin=server.url) as socket:
+            assert start(socket)["type"] == "started"
+
+
+def test_a_network_needs_keys() -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_binding(host, keys=False, open_to_all=False)
+    check_binding("0.0.0.0", keys=True, open_to_all=False)
+    check_binding("0.0.0.0", keys=False, open_to_all=True)
+    for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
+        with pytest.raises(WaitinfoError, match="give --keys FILE, or --open"):
+            check_binding(host, keys=False, open_to_all=False)
+
+
+def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
+    hub = toy_hub(idle=0.4, start=0.2)
+    with running(hub) as server:
+        with server.connect() as socket:
+            assert receive(socket)["code"] == "start"  # it never started a stream
+            assert receive(socket)["reason"] == "idle"
+        engine = hub.models.find().translator._scheduler.engine
+        advance, go_on = engine.advance, threading.Event()
+
+        def slow(*arguments: Any) -> Any:
+            go_on.wait(600)
+            return advance(*arguments)
+
+        engine.advance = slow  # type: ignore[method-assign]
+        with server.connect() as socket:
+            start(socket)
+            send(socket, "text", text="ba be bi ", id=1)
+            with pytest.raises(TimeoutError):
+                socket.recv(timeout=1.2)  # the server is busy: that is not the client's fault
+            go_on.set()
+            until(socket, "idle")
+            assert until(socket, "ended")[-1]["reason"] == "idle"
+
+
+def test_a_slow_reader_is_closed_and_nobody_else_notices() -> None:
+    """It asks and asks, and never reads the answers; its socket takes little."""
+    with running(toy_hub(stall=0.5)) as server:
+        raw = sockets.create_connection(("127.0.0.1", server.port))
+        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+        quiet = {"max_queue": (1, 1), "ping_interval": None, "close_timeout": 0.1}
+        with server.connect(sock=raw, **quiet) as slow:
+            send(slow, "start", k=1)
+            thread = threading.Thread(target=flood, args=(slow,), daemon=True)
+            thread.start()
+            closed = server.hub.metrics.closed
+            wait_for(lambda: closed.labels("slow")._value.get() == 1)
+            with server.connect() as socket:
+                start(socket, k=2)
+                send(socket, "text", text="ba be. ")
+                send(socket, "end")
+                assert until(socket, "ended")[-1]["reason"] == "end"
+            raw.shutdown(sockets.SHUT_RDWR)
+            thread.join(60)
+        wait_for(lambda: server.hub.models.find().free == 4)
+
+
+def flood(socket: Any) -> None:
+    """Ask until the connection is gone."""
+    try:
+        while True:
+            send(socket, "stats")
+    except ConnectionClosed:
+        pass
+
+
+def test_a_server_that_stops_tells_its_clients_first() -> None:
+    with running(toy_hub(drain=1.0)) as server:
+        with server.connect() as socket:
+            start(socket, k=2)
+            send(socket, "text", text="ba be ", id=1)
+            until(socket, "idle")
+            server.server.handle_exit(15, None)
+            assert receive(socket) == {"type": "closing", "seconds": 1.0}
+            assert status(server)[0] == 503
+            assert get(server, "/readyz")[0] == 503 and get(server, "/healthz")[0] == 200
+            send(socket, "text", text="bi ", id=2)  # still served
+            until(socket, "idle")
+            assert until(socket, "ended")[-1]["reason"] == "closing"
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(timeout=60)
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1012
+        wait_for(lambda: server.server.should_exit)
+
+
+def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from waitinfo.streaming.session import Session
+
+    add = Session.add
+
+    def picky(session: Session, text: str) -> None:
+        if "do" in text:
+            raise ValueError("no such text: " + text)
+        add(session, text)
+
+    monkeypatch.setattr(Session, "add", picky)
+    with running(toy_hub()) as server, server.connect() as good, server.connect() as bad:
+        start(good, k=2), start(bad, k=2)
+        send(bad, "text", text="do ")
+        assert until(bad, "error")[-1]["fatal"]
+        assert until(bad, "ended")[-1]["reason"] == "error"
+        send(good, "text", text="ba be. ")
+        send(good, "end")
+        assert until(good, "ended")[-1]["reason"] == "end"
+
+
+def test_nothing_that_clients_send_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "Geheimnis"
+    caplog.set_level(logging.INFO)
+    with running(toy_hub(keys=Keys([KeyLimits(KEY)]))) as server:
+        status(server, f"/v1/stream?key={secret}")
+        with server.connect(f"/v1/stream?key={KEY}") as socket:
+            socket.send(secret)
+            send(socket, "start", model=secret)
+            send(socket, "start", k=2)
+            send(socket, "text", text=f"{secret}. ")
+            send(socket, secret)
+            send(socket, "end")
+            until(socket, "ended")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("POST", f"/translate?x={secret}", json.dumps({"q": secret}))
+        assert connection.getresponse().status == 400
+    lines = [JsonLines().format(found) for found in caplog.records]
+    assert lines and all(json.loads(line)["event"] for line in lines)
+    assert not any(secret in line or KEY in line for line in lines)
+
+
+def test_errors_are_logged_without_their_words() -> None:
+    try:
+        raise ValueError("Geheimnis")
+    except ValueError as error:
+        facts = (ValueError, error, error.__traceback__)
+        record = logging.LogRecord("waitinfo", 40, "", 0, "failed", (), facts)
+    line = json.loads(JsonLines().format(record))
+    assert line["error"] == "ValueError" and "Geheimnis" not in json.dumps(line["at"])
+    assert "message" not in line
+
+
+def test_pausing_ends() -> None:
+    client = Client(words_per_minute=60_000)
+    client.spend(60_100)
+    asyncio.run(client.pause())
+    assert client.spend(0) == 0

@@ -1,0 +1,220 @@
+"""LibreTranslate's interface, OpenAI's realtime events, rooms, and what operators look at."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for, words_of
+from waitinfo.serving.guards import KeyLimits, Keys
+from waitinfo.serving.html import Document
+
+KEY = "a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toy_hub()) as found:
+        yield found
+
+
+def ask(
+    server: Running, method: str, path: str, body: bytes | str | None = None, **headers: str
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request(method, path, body, {n.replace("_", "-"): v for n, v in headers.items()})
+    response = connection.getresponse()
+    text = response.read().decode()
+    json_given = response.headers.get("content-type", "").startswith("application/json")
+    return response.status, json.loads(text) if json_given else text
+
+
+def translate(server: Running, **fields: Any) -> tuple[int, Any]:
+    values = {"source": "de", "target": "en", **fields}
+    return ask(server, "POST", "/translate", json.dumps(values), Content_Type="application/json")
+
+
+def expected(server: Running, text: str) -> str:
+    return server.hub.models.find().translator.translate(text)
+
+
+def test_texts_lists_and_lines(server: Running) -> None:
+    one, two = expected(server, "ba be bi."), expected(server, "bo bu")
+    assert translate(server, q="ba be bi.") == (200, {"translatedText": one})
+    assert translate(server, q=["ba be bi.", "", "bo bu"])[1] == {"translatedText": [one, "", two]}
+    assert translate(server, q="ba be bi.\n\n  bo bu ")[1]["translatedText"] == f"{one}\n\n  {two} "
+    assert translate(server, q="\n" * 100_000)[1]["translatedText"] == "\n" * 100_000
+    assert translate(server, q=[]) == (200, {"translatedText": []})
+    detected = translate(server, q="ba be bi.", source="auto")[1]["detectedLanguage"]
+    assert detected == {"confidence": 0, "language": "de"}
+
+
+def test_forms(server: Running) -> None:
+    form = urllib.parse.urlencode({"q": "ba be", "source": "de", "target": "en"})
+    kind = "application/x-www-form-urlencoded"
+    found = ask(server, "POST", "/translate", form, Content_Type=kind)
+    assert found == (200, {"translatedText": expected(server, "ba be")})
+
+
+def test_a_published_client(server: Running) -> None:
+    libre = pytest.importorskip("libretranslatepy")
+    client = libre.LibreTranslateAPI(server.url)
+    assert client.translate("ba be bi.", "de", "en") == expected(server, "ba be bi.")
+    german, english = client.languages()
+    assert german == {"code": "de", "name": "German", "targets": ["en"]}
+    assert english == {"code": "en", "name": "English", "targets": []}
+
+
+def test_html_keeps_its_markup(server: Running) -> None:
+    html = '<p class="a&amp;b">ba be<br/>bi <b>bo</b></p><script>ba < 1</script><!-- ba -->&lt;'
+    found = translate(server, q=html, format="html")[1]["translatedText"]
+    assert found.startswith('<p class="a&amp;b">') and "<br/>" in found
+    assert found.endswith("<script>ba < 1</script><!-- ba -->" + found.split("-->")[1])
+    assert Document(html).texts == ["ba be", "bi ", "bo", "<"]
+
+
+@pytest.mark.parametrize(
+    ("html", "texts"),
+    [
+        ("a <i>b</i> c", ["a ", "b", " c"]), ("<code>x</code> y", [" y"]),
+        ('<p translate="no">a <b>b</b></p>c', ["c"]), ("a &amp; b", ["a & b"]),
+        ("<p>a</div>b", ["a", "b"]), ("a < b", ["a < b"]), ("", []),
+    ],
+)  # fmt: skip
+def test_html_documents(html: str, texts: list[str]) -> None:
+    document = Document(html)
+    assert document.texts == texts
+    again = Document(document.fill(document.texts))
+    assert again.texts == texts
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"q": 5}, 400), ({"q": "ba", "target": "fr"}, 400), ({"q": "ba", "source": "fr"}, 400),
+        ({"q": "ba", "format": "pdf"}, 400), ({"q": "ba", "k": 0}, 400),
+        ({"q": "ba", "model": "none"}, 400), ({"q": ["ba"] * 300}, 413), ({}, 400),
+        ({"q": "ba " * 400_000}, 413), ({"q": "a " * 20_001}, 413),
+    ],
+)  # fmt: skip
+def test_bad_requests(server: Running, fields: dict[str, Any], status: int) -> None:
+    found, answer = translate(server, **fields)
+    assert found == status and answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{", "application/json", 400), (b"\xff", "application/json", 400),
+        (b"[]", "application/json", 400), (b"[" * 9999, "application/json", 400),
+        (b"q=%ff", "application/x-www-form-urlencoded", 400), (b"q", "text/html", 415),
+        (b"a&" * 2000, "application/x-www-form-urlencoded", 400),
+    ],
+)  # fmt: skip
+def test_bad_bodies(server: Running, body: bytes, kind: str, status: int) -> None:
+    assert ask(server, "POST", "/translate", body, Content_Type=kind)[0] == status
+
+
+def test_keys_and_rates_of_requests() -> None:
+    with running(toy_hub(keys=Keys([KeyLimits(KEY, words_per_minute=5)]))) as server:
+        assert translate(server, q="ba")[0] == 401
+        assert translate(server, q="ba", api_key="wrong-key")[0] == 401
+        assert translate(server, q="ba " * 30, api_key=KEY)[0] == 200
+        assert translate(server, q="ba", api_key=KEY)[0] == 429
+
+
+def test_operations(server: Running) -> None:
+    assert ask(server, "GET", "/healthz") == (200, {"status": "ok"})
+    assert ask(server, "GET", "/readyz")[1]["status"] == "ready"
+    (model,) = ask(server, "GET", "/v1/models")[1]
+    assert model["name"] == "toy" and model["dial"]["name"] == "k"
+    with server.connect() as socket:
+        start(socket, k=2)
+        send(socket, "text", text="ba be bi. ", id=1)
+        until(socket, "idle")
+        figures = ask(server, "GET", "/metrics")[1]
+        assert 'waitinfo_streams{model="toy"} 1.0' in figures
+        for name in ("round_seconds", "batch_streams", "queue_age_seconds", "lag_words"):
+            assert f'waitinfo_{name}_count{{model="toy"}}' in figures
+        assert 'waitinfo_words_in_total{model="toy"}' in figures
+    page = ask(server, "GET", "/")[1]
+    assert "<title>" in page and "http://" not in page and "https://" not in page
+
+
+# OpenAI's realtime translation
+
+
+def test_realtime_translation(server: Running) -> None:
+    with server.connect("/v1/realtime/translations?model=toy") as socket:
+        created = receive(socket)
+        assert created["type"] == "session.created" and created["session"]["model"] == "toy"
+        send(socket, "session.update", session={"audio": {"output": {"language": "en"}}, "k": 2})
+        assert receive(socket)["session"]["k"] == 2
+        for word in ("ba ", "b", "e. b", "i bo."):
+            send(socket, "session.input_text_buffer.append", text=word)
+        send(socket, "session.close")
+        found = until(socket, "session.closed")
+    deltas = [m for m in found if m["type"] == "session.output_transcript.delta"]
+    translator = server.hub.models.find().translator
+    assert "".join(m["delta"] for m in deltas) == translator.translate("ba be. bi bo.", k=2)
+    times = [m["elapsed_ms"] for m in deltas]
+    assert times == sorted(times)
+    ids = [m["event_id"] for m in [created, *found]]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "session.input_audio_buffer.append", "audio": "AAAA"},
+        {"type": "session.update", "session": {"audio": {"output": {"language": "fr"}}}},
+        {"type": "session.update", "session": {"k": 0}}, {"type": "session.update"},
+        {"type": "response.create"}, {"event_id": 5}, 5,
+    ],
+)  # fmt: skip
+def test_realtime_errors_keep_the_session(server: Running, event: Any) -> None:
+    with server.connect("/v1/realtime/translations") as socket:
+        receive(socket)
+        if isinstance(event, dict):
+            event = {"event_id": "mine", **event}
+        socket.send(json.dumps(event))
+        error = receive(socket)
+        assert error["type"] == "error" and error["error"]["type"] == "invalid_request_error"
+        if isinstance(event, dict) and event["event_id"] == "mine":
+            assert error["error"]["event_id"] == "mine"
+        send(socket, "session.close")
+        assert until(socket, "session.closed")
+
+
+def test_an_unknown_realtime_model(server: Running) -> None:
+    with server.connect("/v1/realtime/translations?model=none") as socket:
+        assert "unknown model" in receive(socket)["error"]["message"]
+        assert receive(socket)["type"] == "session.closed"
+
+
+# Rooms
+
+
+def test_everybody_in_the_room_sees_the_words(server: Running) -> None:
+    with server.connect("/v1/watch?room=stage") as early:
+        assert receive(early)["words"] == []
+        with server.connect() as speaker:
+            start(speaker, k=2, room="stage")
+            send(speaker, "text", text="ba be bi. bo bu. ")
+            send(speaker, "flush", id=1)
+            said = words_of(until(speaker, "idle"))
+            heard: list[str] = []
+            while len(heard) < len(said):
+                heard += words_of([receive(early)])
+            assert heard == said
+            with server.connect("/v1/watch?room=stage") as late:
+                assert words_of([receive(late)]) == said
+            with server.connect() as other:
+                send(other, "start", room="stage")
+                assert "another stream speaks there" in receive(other)["message"]
+    wait_for(lambda: len(server.hub.rooms) == 0)

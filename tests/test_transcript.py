@@ -1,0 +1,111 @@
+"""Words, positions and replays from events, on a case worked by hand."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+pytest.importorskip("pydantic", reason="needs the extra serve")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.streams import toy_tokenizer
+from waitinfo.serving.protocol import Resume
+from waitinfo.serving.transcript import SourceText, Surrogates, Transcript
+from waitinfo.streaming.event import Event
+from waitinfo.text.files import normalise
+
+
+def event(
+    kind: Literal["READ", "WRITE"], token: str, word: str | None, read: int, written: int,
+    info: float = 0.5, sentence: int = 0,
+) -> Event:  # fmt: skip
+    return Event(kind, token, word, info, read, written, 0.5 * read, 0.5 * written, read - written,
+                 sentence, time=float(read))  # fmt: skip
+
+
+# "eins zwei. drei" is read as 1 + 2 + 1 tokens; "on-e two" and "thr…" are written.
+EVENTS = [
+    event("READ", "▁eins", "eins", 1, 0),
+    event("READ", "▁zw", None, 2, 0),
+    event("WRITE", "▁o", None, 2, 1),
+    event("READ", "ei.", "zwei.", 3, 1),
+    event("WRITE", "n", None, 3, 2),
+    event("WRITE", "▁t", "on", 3, 3),
+    event("READ", "</s>", None, 4, 3),
+    event("WRITE", "</s>", "t", 4, 4),
+    event("READ", "▁drei", "drei", 1, 0, sentence=1),
+    event("WRITE", "▁t", None, 1, 1, sentence=1),
+]
+
+
+def transcript(resume: Resume | None = None) -> Transcript:
+    found = Transcript(toy_tokenizer(), resume)
+    found.source.add("eins  zwei. drei "[found.source.received :])
+    return found
+
+
+def test_a_case_worked_by_hand() -> None:
+    one = transcript()
+    found = one.take(EVENTS[:6], trace=False)
+    assert found is not None and found.text == "on" and found.position == 11
+    (word,) = found.words
+    assert word.model_dump() == {
+        "word": "on", "sentence": 0, "info": 1.0, "read": 2, "position": 11, "lag": 2,
+        "source_info": 1.0, "target_info": 0.0, "time": 3.0,
+    }  # fmt: skip
+    assert found.replay.position == 0 and [read for _, read in found.replay.path] == [2, 3, 3]
+    assert found.replay.read == 3 and found.replay.sentence == 0
+    rest = one.take(EVENTS[6:], trace=True)
+    assert rest is not None and [(w.word, w.lag) for w in rest.words] == [("t", 1)]
+    assert rest.replay.position == 11 and rest.replay.sentence == 1
+    assert [read for _, read in rest.replay.path] == [1] and rest.replay.read == 1
+    assert rest.trace == [e.as_dict() for e in EVENTS[6:]]
+    assert one.words_out == 2 and one.lags == 3
+
+
+@pytest.mark.parametrize("cut", range(1, len(EVENTS) + 1))
+def test_a_resumed_stream_repeats_nothing(cut: int) -> None:
+    """After any cut, the events of the sentence come again, and the rest is reported."""
+    whole = transcript().take(EVENTS, trace=True)
+    before = transcript().take(EVENTS[:cut], trace=True)
+    assert whole is not None and whole.trace is not None
+    assert before is not None and before.trace is not None
+    replay = before.replay
+    again = transcript(Resume(**replay.model_dump()))
+    events = [event for event in EVENTS if event.sentence >= replay.sentence]
+    after = again.take(events, trace=True)
+    shown = after.trace if after is not None and after.trace is not None else []
+    assert before.trace + shown == whole.trace
+    assert before.words + (after.words if after else []) == whole.words
+
+
+@given(st.lists(st.text("ab \t\u00a0\u0007e\u0301😀", max_size=6)))
+def test_positions_are_ends_of_words(pieces: list[str]) -> None:
+    """However text is cut, each word read moves the position to its end."""
+    text = "".join(pieces)
+    source = SourceText(100)
+    for piece in pieces:
+        source.add(piece)
+    source.cut()
+    at = 0
+    for word in text.split():
+        for part in normalise(word).split():
+            source.read(part)
+        at = text.index(word, at) + len(word)
+        if normalise(word):
+            assert source.aligned and source.position == 100 + at
+    assert source.received == 100 + len(text)
+
+
+@given(st.lists(st.text("a😀\u00e9", max_size=4), max_size=4))
+def test_surrogates_are_joined(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    units = text.encode("utf-16-le", "surrogatepass")
+    halves = [
+        units[n : n + 2].decode("utf-16-le", "surrogatepass") for n in range(0, len(units), 2)
+    ]
+    joined = Surrogates()
+    assert "".join(joined.add(half) for half in halves) == text
