@@ -18,13 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.streaming.engine import WRITE, Engine
-from waitinfo.systems import build_system
+from waitinfo.streaming.engine import WRITE
+from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
+from waitinfo.streaming.recorded.state import WRITTEN
+from waitinfo.systems import System, build_system
 from waitinfo.text.special import BOS, EOS, PAD
 
 VOCABULARY = 16_000
@@ -36,6 +37,20 @@ def build(size: str, device: str, dtype: str) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
     return Transformer(config).to(device, getattr(torch, dtype)).eval()
+
+
+def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> AnyEngine:
+    """The engine that a translator would use on the model's device."""
+    return new_engine(model, system, slots, capacity, "guard", 8192)
+
+
+def pretend_written(engine: AnyEngine, slot: int, count: int) -> None:
+    """Let an engine go on as if so many target tokens were written."""
+    if isinstance(engine, RecordedEngine):
+        engine.host.written[slot] = count
+        engine.steps.state.counts[slot, WRITTEN] = count
+    else:
+        engine.state.written[slot] = count
 
 
 def sentence(draw: random.Random, length: int) -> list[int]:
@@ -53,10 +68,11 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
     draw = random.Random(1)
     system = build_system("wait-k", {"k": 1})
     costs: dict[str, dict[int, list[float]]] = {"READ": {}, "WRITE": {}}
+    engine = make_engine(model, system, 1, max(LENGTHS) + 8)
+    slot = engine.open(1)
     for _ in range(repeats):
         for length in LENGTHS:  # interleaved, so that other load affects all lengths
-            engine = Engine(model, system, slots=1, capacity=max(LENGTHS) + 8)
-            slot = engine.open(10_000)  # never writes by itself
+            engine.reset(slot, 10_000)  # never writes by itself
             engine.feed(slot, sentence(draw, length))
             engine.run()
             for _ in range(3):
@@ -64,14 +80,15 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
                 began = clock(model)
                 engine.run()
                 costs["READ"].setdefault(length, []).append(clock(model) - began)
-            # Pretend that as many tokens are written as read, then time single WRITEs.
-            engine.state.written[slot] = length
-            rows = np.array([slot])
+            # Pretend that nearly as many tokens are written as read, then time single WRITEs.
+            pretend_written(engine, slot, length)
+            engine.set_dial(slot, 1)
             for _ in range(3):
                 began = clock(model)
-                with torch.inference_mode():
-                    engine._write(rows)
-                costs["WRITE"].setdefault(length, []).append(clock(model) - began)
+                written = sum(event.kind == WRITE for event in engine.advance())
+                seconds = clock(model) - began
+                if written == 1:  # not refused, as end-of-sentence is before the source's end
+                    costs["WRITE"].setdefault(length, []).append(seconds)
     return {
         kind: {length: 1000 * statistics.median(times) for length, times in by_length.items()}
         for kind, by_length in costs.items()
@@ -116,7 +133,7 @@ def uncached_sentence(
         written.append(reference.step(tokens[:read], written, path))
 
 
-def engine_sentence(model: Transformer, engine: Engine, source: list[int], count: int) -> None:
+def engine_sentence(model: Transformer, engine: AnyEngine, source: list[int], count: int) -> None:
     """Translate a sentence with the engine, which gets one token at a time."""
     slot = engine.open(3)
     written = 0
@@ -132,7 +149,7 @@ def engine_sentence(model: Transformer, engine: Engine, source: list[int], count
 def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
     """Time a sentence of 40 words (56 tokens, 50 written) with the engine and without caches."""
     draw = random.Random(2)
-    engine = Engine(model, build_system("wait-k", {"k": 3}), slots=1, capacity=64)
+    engine = make_engine(model, build_system("wait-k", {"k": 3}), 1, 64)
     seconds: dict[str, list[float]] = {"engine": [], "every_step": [], "every_write": []}
     for _ in range(sentences):
         source = sentence(draw, 56)
@@ -157,7 +174,7 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     system = build_system("wait-k", {"k": 3})
     for streams in STREAMS:
         draw = random.Random(3)
-        engine = Engine(model, system, slots=streams, capacity=128)
+        engine = make_engine(model, system, streams, 128)
         slots = [engine.open(3) for _ in range(streams)]
         for slot in slots:  # streams are at different positions in their sentences
             engine.feed(slot, sentence(draw, draw.randint(3, 25)))
@@ -180,7 +197,7 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
     """Milliseconds from the arrival of a word (1.4 tokens) to the last word that it releases."""
     draw = random.Random(4)
     system = build_system("wait-k", {"k": 3})
-    engine = Engine(model, system, slots=streams, capacity=160)
+    engine = make_engine(model, system, streams, 160)
     slots = [engine.open(3) for _ in range(streams)]
     for slot in slots:
         engine.feed(slot, sentence(draw, draw.randint(5, 40)))
@@ -277,7 +294,7 @@ def main() -> None:
 
     results["throughput"] = streams = throughput(model, 3 if few else 30)
     system = build_system("wait-k")
-    per_stream = Engine(model, system, slots=1, capacity=256).bytes_per_slot
+    per_stream = make_engine(model, system, 1, 256).bytes_per_slot
     results["bytes_per_stream"] = per_stream
     show("3. target tokens per second", [
         f"{n} streams: {r['tokens_per_second']:.0f}, {r['ratio']:.1f} times one stream"

@@ -21,6 +21,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import READ, WRITE, Engine
+from waitinfo.streaming.recorded import RecordedEngine, recordable
 from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
@@ -28,11 +29,11 @@ from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
 NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
-def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
+def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
     system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
-    model = Transformer(tiny_config(**sizes, **system.model_defaults)).double().eval()
+    model = Transformer(tiny_config(**sizes, **system.model_defaults, **changes)).double().eval()
     with torch.no_grad():
         for info in (model.source_info, model.target_info):
             if info is not None:
@@ -41,6 +42,9 @@ def build(name: str, vocabulary: int = 40) -> tuple[Transformer, System]:
 
 
 MODELS = {name: build(name) for name in NAMES}
+ENGINES = [(name, Engine) for name in NAMES] + [
+    (name, RecordedEngine) for name in NAMES if recordable(*MODELS[name])
+]
 
 
 def trickle(
@@ -50,10 +54,11 @@ def trickle(
     slots: int,
     seed: int,
     made: tuple[Transformer, System] | None = None,
+    kind: type = Engine,
 ) -> list[Record]:
     """Feed all sources to one engine, in random pieces at random times."""
     model, system = made or MODELS[name]
-    engine = Engine(model, system, slots=slots, capacity=max(map(len, sources)) + 2)
+    engine = kind(model, system, slots=slots, capacity=max(map(len, sources)) + 2)
     draw = random.Random(seed)
     records = [Record() for _ in sources]
     waiting = list(range(len(sources)))
@@ -90,14 +95,14 @@ def test_the_oracle_gives_the_same_for_single_sentences(name: str) -> None:
         assert found == uncached_decode(model, system, source, k)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_random_arrivals_equal_the_uncached_oracle(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), ENGINES)
+def test_random_arrivals_equal_the_uncached_oracle(name: str, kind: type) -> None:
     sources = [s[:7] for s in sentences(16, seed=11)]
     model, system = MODELS[name]
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
     dials = [dial_near(system, k) for k in draws]
-    records = trickle(name, sources, dials, slots=7, seed=1)
-    expected = uncached_decodes(model, system, sources, dials)
+    records = trickle(name, sources, dials, slots=7, seed=1, kind=kind)
+    expected = uncached_decodes(model, system, sources, dials, cuts_loops=kind is Engine)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
@@ -117,29 +122,36 @@ def real_sentences() -> list[list[int]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[int]]) -> None:
     """A hundred sentences per system, thirty at a time, against decoding without caches."""
-    model, system = build(name, vocabulary=600)
-    dials = [dial_near(system, 1.0 + i % 5) for i in range(len(real_sentences))]
-    records = trickle(name, real_sentences, dials, slots=30, seed=7, made=(model, system))
-    expected = uncached_decodes(model, system, real_sentences, dials)
-    for (tokens, path), record in zip(expected, records, strict=True):
-        assert [event.token for event in record.writes] == tokens
-        assert [event.read for event in record.writes] == path
+    made = build(name, vocabulary=600)
+    dials = [dial_near(made[1], 1.0 + i % 5) for i in range(len(real_sentences))]
+    for kind in (Engine, RecordedEngine) if name == "wait-info" else (Engine,):
+        expected = uncached_decodes(*made, real_sentences, dials, cuts_loops=kind is Engine)
+        records = trickle(name, real_sentences, dials, slots=30, seed=7, made=made, kind=kind)
+        for (tokens, path), record in zip(expected, records, strict=True):
+            assert [event.token for event in record.writes] == tokens
+            assert [event.read for event in record.writes] == path
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(0, 10**6))
-def test_other_streams_and_order_change_nothing(name: str, slots: int, seed: int) -> None:
+@given(st.sampled_from(ENGINES), st.integers(1, 6), st.integers(0, 10**6))
+def test_other_streams_and_order_change_nothing(
+    engine: tuple[str, type], slots: int, seed: int
+) -> None:
+    name, kind = engine
     sources = sentences(8, seed=seed % 50)
     dials = [dial_near(MODELS[name][1], 1.0 + (seed + i) % 4) for i in range(len(sources))]
-    together = trickle(name, sources, dials, slots, seed)
-    alone = [trickle(name, [s], [k], 1, seed)[0] for s, k in zip(sources, dials, strict=True)]
+    together = trickle(name, sources, dials, slots, seed, kind=kind)
+    alone = [
+        trickle(name, [s], [k], 1, seed, kind=kind)[0] for s, k in zip(sources, dials, strict=True)
+    ]
     for a, b in zip(together, alone, strict=True):
         assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
         assert [e.info for e in a.writes] == pytest.approx([e.info for e in b.writes], abs=1e-6)
 
 
-def test_running_totals_are_sums_of_infos() -> None:
-    record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0)[0]
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_running_totals_are_sums_of_infos(kind: type) -> None:
+    record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0, kind=kind)[0]
     events = sorted([*record.reads, *record.writes], key=lambda e: (e.read, e.written))
     for event in events:
         reads = sum(e.info for e in record.reads[: event.read])
@@ -185,9 +197,10 @@ def test_waiting_input_is_encoded_in_one_pass(monkeypatch) -> None:
     assert passes == [(3, 6)]
 
 
-def test_a_new_dial_applies_from_the_next_decision() -> None:
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_a_new_dial_applies_from_the_next_decision(kind: type) -> None:
     model, system = MODELS["wait-k"]
-    engine = Engine(model, system, slots=1, capacity=40)
+    engine = kind(model, system, slots=1, capacity=40)
     slot = engine.open(1.0)
     engine.feed(slot, [5, 6, 7])
     before = [e.read for e in engine.run() if e.kind == WRITE]
@@ -222,9 +235,10 @@ def test_a_simultaneous_system_requires_a_causal_encoder() -> None:
         Engine(model, build_system("wait-k"))
 
 
-def test_slots_are_limited_and_reused() -> None:
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_slots_are_limited_and_reused(kind: type) -> None:
     model, system = MODELS["multipath"]
-    engine = Engine(model, system, slots=2, capacity=8)
+    engine = kind(model, system, slots=2, capacity=8)
     first, second = engine.open(1.0), engine.open(1.0)
     with pytest.raises(WaitinfoError, match="all 2 streams are in use"):
         engine.open(1.0)

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -25,7 +24,7 @@ VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
 
 
-KNOWN = frozenset(field.name for field in fields(Event))
+KNOWN = frozenset(Event._fields)
 
 
 def _event(values: dict[str, Any]) -> Event:

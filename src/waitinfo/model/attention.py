@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.cache import KeyValueCache, Rows
+from waitinfo.model.cache import KeyValueCache, Pages, Rows
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
+PAGED_WIDTHS = (16, 32, 64, 128)  # of a head, that the kernel for pages takes
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -33,12 +35,32 @@ def attend(
 
     The bias is [B, 1 or H, T or 1, S]. `causal` applies a plain causal mask instead of a bias.
     """
+    if isinstance(keys, Pages) and isinstance(values, Pages):
+        if bias is not None and (kernel := paged_kernel(keys)) is not None:
+            return kernel(queries, keys, values, bias)
+        keys, values = keys.gather(), values.gather()
     if bias is not None:
         shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
         bias = bias.to(queries.dtype).expand(shape)
     return F.scaled_dot_product_attention(
         queries, keys, values, attn_mask=bias, dropout_p=dropout, is_causal=causal
     )
+
+
+@lru_cache(maxsize=1)
+def _paged_attention() -> Callable[..., Tensor] | None:
+    try:
+        from waitinfo.model.kernels.paged import paged_attention
+    except ImportError:  # Triton is not installed
+        return None
+    return paged_attention
+
+
+def paged_kernel(keys: Pages) -> Callable[..., Tensor] | None:
+    """The kernel that attends to pages where they lie, if there is one for this device."""
+    if not keys.pool.is_cuda or keys.pool.dtype == torch.float64:
+        return None
+    return _paged_attention() if keys.pool.shape[3] in PAGED_WIDTHS else None
 
 
 def split_projection(projected: Tensor, heads: int) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Key-value caches: one row per stream, each row with its own length."""
+"""Key-value caches: one row per stream, each row with its own length, or blocks shared by all."""
 
 from __future__ import annotations
 
@@ -88,6 +88,83 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Keys or values of some rows, [R, H, L, d/H], that lie in blocks of a shared pool."""
+
+    pool: Tensor  # [blocks, H, B, d/H]
+    table: Tensor  # [R, W] the blocks of each row, in order; W * B >= L
+    count: Tensor  # [R] positions that a row may see, at least 1; those behind are masked
+    length: int  # L
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.table), self.pool.shape[1], self.length, self.pool.shape[3]))
+
+    def gather(self) -> Tensor:
+        """The same as one tensor: [R, H, L, d/H]."""
+        blocks = -(-self.length // self.pool.shape[2])
+        found = self.pool[self.table[:, :blocks]]  # [R, W, H, B, d/H]
+        return found.transpose(1, 2).flatten(2, 3)[:, :, : self.length]
+
+
+@dataclass(frozen=True)
+class PagedRows(Rows):
+    """Some rows of a paged cache, and the place of the one new position of each."""
+
+    table: Tensor  # [R, W] the blocks of each row
+    count: Tensor  # [R] positions of each row, the new one included
+    block: Tensor  # [R] block of the new position
+    offset: Tensor  # [R] its place in that block
+
+    @classmethod
+    def at(cls, index: Tensor, table: Tensor, position: Tensor, block_size: int) -> PagedRows:
+        """Rows index [R] with blocks table [R, W], each with a new position [R]."""
+        place = torch.div(position, block_size, rounding_mode="floor")
+        block = table.gather(1, place[:, None])[:, 0]
+        return cls(index, None, table, position + 1, block, position - place * block_size)
+
+
+class PagedCache(KeyValueCache):
+    """Keys and values in blocks of B positions: [blocks, H, B, d/H] each.
+
+    A block table says which blocks belong to which row, so memory follows what rows use. A step
+    writes one position of each row; several rows may be positions of one stream.
+    """
+
+    def __init__(self, storage: KeyValueCache) -> None:
+        """On the storage of another cache, whose rows become blocks."""
+        self.keys, self.values = storage.keys, storage.values
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[2]
+
+    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+        """Store [R, H, 1, d/H] at the new positions of the rows."""
+        assert isinstance(rows, PagedRows)
+        self.keys[rows.block, :, rows.offset] = keys[:, :, 0].to(self.keys.dtype)
+        self.values[rows.block, :, rows.offset] = values[:, :, 0].to(self.values.dtype)
+
+    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` positions of the given rows, as pages."""
+        assert isinstance(rows, PagedRows)
+        return self.pages(rows.table, rows.count, length)
+
+    def pages(self, table: Tensor, count: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Pages stand for tensors wherever `attend` is their only user."""
+        keys = Pages(self.keys, table, count, length)
+        values = Pages(self.values, table, count, length)
+        return keys, values  # type: ignore[return-value]
+
+    def grow(self, blocks: int) -> None:
+        """Add blocks."""
+        self.keys = torch.cat([self.keys, self.keys.new_zeros(blocks, *self.keys.shape[1:])])
+        self.values = torch.cat(
+            [self.values, self.values.new_zeros(blocks, *self.values.shape[1:])]
+        )
 
 
 class LayerCaches(list[KeyValueCache]):

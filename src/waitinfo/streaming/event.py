@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One token read or written, or a translation that was cut; and the state after it.
 
     A sentence is cut after its last WRITE: the model repeated itself (`reason` is "loop"), or wrote
@@ -30,7 +28,7 @@ class Event:
     reason: Literal["loop", "length"] | None = None  # of a CUT
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return self._asdict()
 
 
 def shown_text(events: Iterable[Event]) -> str:

@@ -11,7 +11,6 @@ has room for is continued as if it were the next.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from waitinfo.streaming.event import Event
@@ -176,7 +175,7 @@ class Session:
         events = [event]
         if found.cut is not None:
             events.append(
-                replace(event, kind="CUT", token="", word=None, text="", reason=found.cut)
+                event._replace(kind="CUT", token="", word=None, text="", reason=found.cut)
             )
         if found.last:
             self._end_of_translation(found)

@@ -83,6 +83,6 @@ class AdaptiveWaitK(System):
     def accept(self, state: PolicyState, step: Step) -> Tensor:
         lag = state.read - state.written
         exact = torch.promote_types(step.logits.dtype, torch.float32)
-        probability = step.logits.to(exact).softmax(-1).amax(-1).cpu()
+        probability = step.logits.to(exact).softmax(-1).amax(-1).to(lag.device)
         sure = probability >= threshold(lag, state.k, self.options.rho_last, self.options.k_max)
         return sure | (lag >= self.options.k_max)

@@ -25,6 +25,8 @@ from waitinfo.text.special import BOS, EOS, NAMES, PAD, SPECIALS, UNK
 
 SPACE = "\u2581"
 _APART = "\U0010fffd"  # for private use, the last there is
+# Streams repeat few words: their tokens are remembered, and forgotten when there are too many.
+LONGEST_KNOWN, MOST_KNOWN = 32, 1 << 16
 SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 
@@ -54,6 +56,8 @@ class Tokenizer:
         self._processor = spm.SentencePieceProcessor(model_proto=model)
         # Without byte fallback, SentencePiece merges adjacent unknown words into one token.
         self._joins = self._processor.piece_to_id("<0x00>") == UNK
+        self._known_words: dict[str, list[int]] = {}
+        self._known_tokens: dict[tuple[int, ...], str] = {}
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -72,6 +76,15 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
+        if len(text) > LONGEST_KNOWN:
+            return self._encode(text)
+        found = self._known_words.get(text)
+        if found is None:
+            found = self._known_words[text] = self._encode(text)
+            _limit(self._known_words)
+        return found.copy()
+
+    def _encode(self, text: str) -> list[int]:
         if not self._joins:
             return self._processor.encode(normalise(text))
         return [t for word in normalise(text).split() for t in self._processor.encode(word)]
@@ -87,6 +100,16 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids, without special tokens."""
+        tokens = tuple(tokens)
+        if len(tokens) > LONGEST_KNOWN:
+            return self._decode(tokens)
+        found = self._known_tokens.get(tokens)
+        if found is None:
+            found = self._known_tokens[tokens] = self._decode(tokens)
+            _limit(self._known_tokens)
+        return found
+
+    def _decode(self, tokens: Iterable[int]) -> str:
         return self._processor.decode(_without_specials(tokens)).strip()
 
     def decode_many(self, sentences: Iterable[Iterable[int]], threads: int = -1) -> list[str]:
@@ -97,7 +120,7 @@ class Tokenizer:
 
     def piece(self, token: int) -> str:
         """A token as text, with a leading space shown as '▁'."""
-        return self._processor.id_to_piece(token)
+        return self._pieces[token]
 
     def token(self, piece: str) -> int:
         """The token with this text; the inverse of `piece`."""
@@ -105,7 +128,15 @@ class Tokenizer:
 
     def starts_word(self, token: int) -> bool:
         """Whether a token starts a new word."""
-        return token == UNK or self.piece(token).startswith(SPACE)
+        return self._starts[token]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [self._processor.id_to_piece(token) for token in range(len(self))]
+
+    @cached_property
+    def _starts(self) -> list[bool]:
+        return [t == UNK or piece.startswith(SPACE) for t, piece in enumerate(self._pieces)]
 
     # Text that is still growing
 
@@ -155,6 +186,11 @@ class Tokenizer:
     def begins_piece(self, text: str) -> bool:
         """Whether some piece begins with a text and goes on; '' counts."""
         return text in self._beginnings
+
+
+def _limit(known: dict[Any, Any]) -> None:
+    if len(known) > MOST_KNOWN:
+        known.clear()
 
 
 def _without_specials(tokens: Iterable[int]) -> list[int]:

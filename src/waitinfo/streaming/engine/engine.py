@@ -12,12 +12,13 @@ a causal encoder that is the same as encoding it token by token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.loops import loops
@@ -27,18 +28,19 @@ from waitinfo.streaming.engine.writing import TargetWriter, native_for
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
-ENDINGS = ("guard", "allow")
 NOT_FINITE = (
     "the model computed values that are not finite; its weights may be damaged, or dtype too narrow"
 )
 
 
-class Engine:
+class Engine(BaseEngine):
     """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted.
 
     A round encodes about `round_tokens` source tokens, so that one long text does not delay the
     other slots. Not thread-safe.
     """
+
+    cuts_loops: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -49,20 +51,12 @@ class Engine:
         ending: str = "guard",
         round_tokens: int = PASS_TOKENS,
     ) -> None:
-        if ending not in ENDINGS:
-            raise unknown("ending", ending, ENDINGS)
-        if slots < 1 or capacity < 2:
-            raise WaitinfoError("an engine needs at least one slot of at least two tokens")
-        system.check_model(model.config)
-        self.model, self.system = model, system
-        self.slots, self.capacity, self.guard = slots, capacity, ending == "guard"
-        self.has_info = model.source_info is not None
+        super().__init__(model, system, slots, capacity, ending)
         self.state = Slots(slots, capacity)
         native = native_for(model, system)
         self.source = SourceEncoder(model, self.state, round_tokens, native)
         self.target = TargetWriter(model, system, self.state, self.source)
         self.shifter = Shifter(model, system, self.state, self.source, self.target)
-        self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
         self._events: list[TokenEvent] = []  # of the round under way
@@ -180,13 +174,6 @@ class Engine:
 
     # Rounds
 
-    def run(self) -> list[TokenEvent]:
-        """Rounds until no slot can go on without more input."""
-        events = []
-        while self.busy:
-            events += self.advance()
-        return events
-
     @torch.inference_mode()
     def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:
         """One round of all slots that can go on, or of some of them.
@@ -271,6 +258,8 @@ class Engine:
     def _looping(self, rows: Rows, tokens: Numbers) -> Numbers:
         """[R] whether a token would go on with a loop; such a translation ends instead."""
         state = self.state
+        if not self.cuts_loops:
+            return np.zeros(len(rows), dtype=bool)
         values = zip(rows.tolist(), tokens.tolist(), state.read[rows].tolist(), strict=True)
         found = [
             loops(state.targets[slot], token, state.sources[slot], read)

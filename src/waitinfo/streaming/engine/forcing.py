@@ -43,6 +43,11 @@ class Forced:
         wanted = [self._paths[slot][0][1] if slot in self._paths else 0 for slot in rows.tolist()]
         return read >= np.array(wanted)
 
+    def following(self, rows: Numbers) -> Numbers:
+        """[2, R] the next token of each row and the tokens to read before it; 0 if not forced."""
+        found = [self._paths[slot][0] if slot in self._paths else (0, 0) for slot in rows.tolist()]
+        return np.array(found, dtype=np.int64).T
+
     def replace(self, rows: Numbers, tokens: Tensor) -> Tensor:
         """Tokens [R] with those of forced rows in their places."""
         chosen = [

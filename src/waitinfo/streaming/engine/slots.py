@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.engine.base import Places
 from waitinfo.streaming.engine.forcing import Forced
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
@@ -43,14 +43,14 @@ class TokenEvent(NamedTuple):
     cut: Reason | None = None  # why it is the last, if the model did not end by itself
 
 
-class Slots:
+class Slots(Places):
     """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence.
 
     Kept in NumPy arrays: on a few numbers they are several times as fast as tensors.
     """
 
     def __init__(self, count: int, capacity: int) -> None:
-        self.count, self.capacity = count, capacity
+        super().__init__(count, capacity)
         self.k, self.source_info, self.target_info = np.zeros((3, count))
         self.read, self.written = np.zeros((2, count), dtype=np.int64)
         self.complete = np.zeros(count, dtype=bool)
@@ -68,14 +68,6 @@ class Slots:
         # Refusals after which an end counts, 0 for never; and ends refused since the last token.
         self.patience, self.refused = np.zeros((2, count), dtype=np.int64)
         self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
-        self.free = list(range(count - 1, -1, -1))
-
-    def open(self) -> int:
-        if not self.free:
-            raise WaitinfoError(
-                f"all {self.count} streams are in use; close one, or load the model with more"
-            )
-        return self.free.pop()
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
@@ -120,11 +112,7 @@ class Slots:
         return self.capacity - 1 - len(self.sources[slot])
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
-        if len(tokens) > self.room(slot):
-            raise WaitinfoError(
-                f"a source of over {self.capacity - 1} tokens does not fit; "
-                "split it, or load the model with a larger capacity"
-            )
+        self.check_length(len(self.sources[slot]) + len(tokens))
         self.sources[slot] += [*tokens, EOS] if complete else tokens
         self.fed[slot] |= complete
 

@@ -184,4 +184,4 @@ class GSiMT(System):
 
     def accept(self, state: PolicyState, step: Step) -> Tensor:
         assert step.write is not None
-        return step.write.double().sigmoid().cpu() >= state.k
+        return step.write.double().sigmoid().to(state.k.device) >= state.k

@@ -1,0 +1,110 @@
+"""What travels between host and device in a launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from waitinfo.streaming.recorded.steps import ENCODE_IN, ENCODE_OUT, WRITE_IN, WRITE_OUT
+
+STEPS = 4  # that a launch may take in a row before the host looks at their results
+
+
+class Mail:
+    """Tables that travel between host and device, so that each direction takes one copy.
+
+    Those of the encoder end where those of the writer begin. Results of several steps in a row are
+    copied one by one, but waited for together.
+    """
+
+    def __init__(self, device: torch.device, tokens: int, rows: int) -> None:
+        self.rows, self.device = rows, device
+        self._middle_in, self._middle_out = ENCODE_IN * tokens, ENCODE_OUT * tokens
+        pinned = device.type == "cuda"
+
+        def buffers(size: int) -> tuple[Tensor, Tensor]:
+            host = torch.zeros(size, dtype=torch.float64, pin_memory=pinned)
+            return host, torch.zeros(size, dtype=torch.float64, device=device)
+
+        self._in_host, self._in = buffers(self._middle_in + WRITE_IN * rows)
+        self._out_host, self._out = buffers(self._middle_out + WRITE_OUT * rows)
+        later = (STEPS - 1) * WRITE_OUT * rows
+        self._later = torch.zeros(later, dtype=torch.float64, pin_memory=pinned)
+        self._arrays: dict[tuple[int, ...], np.ndarray] = {}
+
+    @staticmethod
+    def fill(table: np.ndarray, scratch: int, *columns: np.ndarray) -> None:
+        """Write columns into a table; rows behind them belong to the slot of scratch."""
+        used = len(columns[0])
+        for row, column in zip(table, columns, strict=True):
+            row[:used] = column
+        table[1:, used:] = 0
+        table[0, used:] = scratch
+
+    def to_encode(self, tokens: int) -> Tensor:
+        return self._table(self._in, self._middle_in, ENCODE_IN, tokens, before=True)
+
+    def to_write(self, rows: int) -> Tensor:
+        return self._table(self._in, self._middle_in, WRITE_IN, rows)
+
+    def from_encode(self, tokens: int) -> Tensor:
+        return self._table(self._out, self._middle_out, ENCODE_OUT, tokens, before=True)
+
+    def from_write(self, rows: int) -> Tensor:
+        return self._table(self._out, self._middle_out, WRITE_OUT, rows)
+
+    def encode_in(self, tokens: int) -> np.ndarray:
+        return self._array(self._in_host, self._middle_in, ENCODE_IN, tokens, before=True)
+
+    def write_in(self, rows: int) -> np.ndarray:
+        return self._array(self._in_host, self._middle_in, WRITE_IN, rows)
+
+    def encode_out(self, tokens: int) -> np.ndarray:
+        return self._array(self._out_host, self._middle_out, ENCODE_OUT, tokens, before=True)
+
+    def write_out(self, rows: int, step: int) -> np.ndarray:
+        """What a step of the last launch reports."""
+        if step:
+            return self._array(self._later, (step - 1) * WRITE_OUT * self.rows, WRITE_OUT, rows)
+        return self._array(self._out_host, self._middle_out, WRITE_OUT, rows)
+
+    @staticmethod
+    def _table(
+        buffer: Tensor, middle: int, columns: int, rows: int, before: bool = False
+    ) -> Tensor:
+        """The table [columns, rows] of a buffer that begins, or ends, in the middle."""
+        first = middle - columns * rows if before else middle
+        return buffer[first : first + columns * rows].view(columns, rows)
+
+    def _array(
+        self, buffer: Tensor, middle: int, columns: int, rows: int, before: bool = False
+    ) -> np.ndarray:
+        """The same of a buffer of the host; made once, because each launch needs several."""
+        key = (id(buffer), middle, columns, rows)
+        found = self._arrays.get(key)
+        if found is None:
+            found = self._table(buffer, middle, columns, rows, before).numpy()
+            self._arrays[key] = found
+        return found
+
+    def send(self, tokens: int, rows: int) -> None:
+        """Copy the inputs of a launch to the device."""
+        first, last = self._middle_in - ENCODE_IN * tokens, self._middle_in + WRITE_IN * rows
+        self._in[first:last].copy_(self._in_host[first:last], non_blocking=True)
+
+    def fetch(self, tokens: int, rows: int) -> None:
+        """Copy the results of an encoder and of the first step to the host, sometime."""
+        first, last = self._middle_out - ENCODE_OUT * tokens, self._middle_out + WRITE_OUT * rows
+        self._out_host[first:last].copy_(self._out[first:last], non_blocking=True)
+
+    def fetch_later(self, rows: int, step: int) -> None:
+        """Copy the results of a further step to the host, sometime."""
+        found = self._out[self._middle_out : self._middle_out + WRITE_OUT * rows]
+        first = (step - 1) * WRITE_OUT * self.rows
+        self._later[first : first + len(found)].copy_(found, non_blocking=True)
+
+    def wait(self) -> None:
+        """Wait until everything is computed and copied."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()

@@ -1,0 +1,101 @@
+"""What is known of every slot: on the device what the policy decides from, on the host the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.base import Places
+from waitinfo.streaming.engine.forcing import Forced
+from waitinfo.streaming.engine.slots import length_limit
+from waitinfo.text.special import BOS, EOS
+
+READ_COUNT, WRITTEN, LEAST = range(3)  # columns of `DeviceState.counts`
+SOURCE, TARGET = range(2)  # columns of `DeviceState.sums`
+
+
+class DeviceState:
+    """The policy's state on the device, one row per slot and one of scratch for padding."""
+
+    @torch.no_grad()
+    def __init__(self, model: Transformer, slots: int, capacity: int) -> None:
+        rows, device = slots + 1, model.device
+        exact = torch.promote_types(model.dtype, torch.float32)
+        # Tokens read and written, and tokens to read before the next attempt.
+        self.counts = torch.zeros(rows, 3, dtype=torch.long, device=device)
+        self.sums = torch.zeros(rows, 2, dtype=torch.float64, device=device)  # info
+        self.info = torch.ones(rows, capacity + 1, dtype=exact, device=device)  # of source tokens
+        self.carried = model.new_states(rows)  # by cross-attention, after the last token
+        self.source_positions = model.position_table(capacity)
+        self.target_positions = model.position_table(target_positions(capacity) + 1)
+        # The decoder's next input: embedded when it was chosen, since its info was needed then.
+        start = torch.tensor([[BOS]], device=device)
+        self.first = model.embed_target(start, torch.zeros_like(start), self.target_positions)
+        self.next_x = self.first.x[0].repeat(rows, 1)
+        first_info = self.first.info
+        self.next_info = None if first_info is None else first_info[0].repeat(rows)
+
+
+class HostState(Places):
+    """The same for the host, in arrays: what a slot was fed, has encoded, read and written."""
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        super().__init__(slots, capacity)
+        self.k = np.zeros(slots)
+        self.sources = np.zeros((slots, capacity), np.int64)
+        self.received = np.zeros((slots, capacity + 1))  # total info after 0, 1, … source tokens
+        # Source tokens fed, encoded and read, and target tokens written.
+        self.counts = np.zeros((4, slots), np.int64)
+        self.length, self.encoded, self.read, self.written = self.counts
+        self.target_info = np.zeros(slots)
+        self.fed = np.zeros(slots, bool)  # the source is complete
+        self.active = np.zeros(slots, bool)  # something is left to write
+        self.restarted = np.zeros(slots, bool)  # the device has still to forget the last source
+        self.going = np.zeros(slots, bool)  # can go on without more input
+        self.held = np.zeros(slots, bool)
+        self.forced = Forced()
+
+    def close(self, slot: int) -> None:
+        self.active[slot] = self.going[slot] = self.held[slot] = False
+        self.length[slot] = self.encoded[slot] = 0
+        self.forced.drop(slot)
+        self.free.append(slot)
+
+    def reset(self, slot: int, k: float) -> None:
+        """Start a new source in a slot."""
+        self.length[slot] = self.encoded[slot] = self.read[slot] = self.written[slot] = 0
+        self.target_info[slot] = 0
+        self.fed[slot] = self.going[slot] = False
+        self.active[slot] = self.restarted[slot] = True
+        self.k[slot] = k
+
+    def room(self, slot: int) -> int:
+        """Source tokens a slot can still take, with room left for end-of-sentence."""
+        return self.capacity - 1 - int(self.length[slot])
+
+    def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
+        start = int(self.length[slot])
+        end = start + len(tokens)
+        self.check_length(end)
+        self.sources[slot, start:end] = tokens
+        if complete:
+            self.sources[slot, end] = EOS
+            self.fed[slot] = True
+        self.length[slot] = end + complete
+
+    def receive(
+        self, slots: np.ndarray, at: np.ndarray, turn: np.ndarray, info: np.ndarray
+    ) -> None:
+        """Add the info of source tokens to the totals, in turn where a slot has several."""
+        for nth in range(int(turn.max()) + 1):
+            some = turn == nth
+            slot, place = slots[some], at[some]
+            self.received[slot, place + 1] = self.received[slot, place] + info[some]
+
+
+def target_positions(capacity: int) -> int:
+    """Positions that the target of a source of `capacity` tokens can take."""
+    return length_limit(capacity) + 1

@@ -1,0 +1,319 @@
+"""The engine for GPUs, besides what `test_engine` asks of both: blocks, bounds and kernels."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.streams import record, some_text, toy_model
+from tests.test_decoder import sentences
+from tests.test_engine import MODELS, build, trickle
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.attention import attend
+from waitinfo.model.cache import Pages
+from waitinfo.streaming.engine import WRITE, Engine
+from waitinfo.streaming.recorded import RecordedEngine, recordable
+from waitinfo.streaming.recorded.engine import ROWS
+from waitinfo.streaming.recorded.paging import BLOCK, SCRATCH, BlockTable
+from waitinfo.streaming.scheduler import Scheduler
+from waitinfo.streaming.translator import Translator
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+KERNELS = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def outline(events: list) -> list[tuple]:
+    return [(e.slot, e.kind, e.token, e.read, e.written, e.last) for e in events]
+
+
+def by_slot(events: list) -> list[tuple]:
+    return sorted(outline(events), key=lambda event: event[0])
+
+
+@pytest.fixture(autouse=True)
+def loops_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the plain engine can do that."""
+    monkeypatch.setattr(Engine, "cuts_loops", False)
+
+
+@pytest.mark.parametrize("ending", ["guard", "allow"])
+def test_both_engines_report_the_same_events(ending: str) -> None:
+    """Word by word, with and without info, and where refused tokens are tried again."""
+    for name in ("wait-info", "adaptive-wait-k", "wait-k"):
+        model, system = MODELS[name]
+        engines = [kind(model, system, 3, 20, ending) for kind in (Engine, RecordedEngine)]
+        for engine in engines * 3:
+            engine.open(0.4 if name == "adaptive-wait-k" else 2.0)
+        for word, slot in [(5, 0), (6, 1), (7, 0), (8, 0), (9, 2), (10, 1), (11, 0), (12, 2)]:
+            for engine in engines:
+                engine.feed(slot, [word])
+            plain, recorded = (engine.run() for engine in engines)
+            assert by_slot(plain) == by_slot(recorded)
+            assert [e.info for e in plain] == pytest.approx([e.info for e in recorded])
+            assert engines[0].runnable == engines[1].runnable == []
+        for engine in engines:
+            for slot in range(3):
+                engine.feed(slot, [], complete=True)
+        plain, recorded = (engine.run() for engine in engines)
+        assert by_slot(plain) == by_slot(recorded)
+        for slot in range(3):
+            a, b = ([e for e in found if e.slot == slot] for found in (plain, recorded))
+            assert [e.source_info for e in a] == pytest.approx([e.source_info for e in b])
+            assert [e.target_info for e in a] == pytest.approx([e.target_info for e in b])
+
+
+def test_systems_with_shapes_that_depend_on_values_are_refused() -> None:
+    for name in ("gsimt", "full"):
+        model, system = MODELS[name]
+        assert not recordable(model, system)
+        with pytest.raises(WaitinfoError, match="cannot be recorded"):
+            RecordedEngine(model, system)
+
+
+def test_memory_follows_what_is_used() -> None:
+    """Blocks go back when a sentence ends, and are added when there are too few."""
+    model, system = MODELS["wait-info"]
+    engine = RecordedEngine(model, system, slots=3, capacity=200, reserved=16)
+    small = engine.bytes_per_slot
+    assert small < Engine(model, system, slots=3, capacity=200).bytes_per_slot / 5
+    draw = random.Random(4)
+    source = [draw.randint(4, 39) for _ in range(90)]
+    expected = Engine(model, system, slots=1, capacity=200)
+    found = []
+    for one in (expected, engine):
+        one.feed(one.open(2.0), source, complete=True)
+        found.append(outline(one.run()))
+    assert found[0] == found[1]
+    assert engine.bytes_per_slot > small
+    blocks = engine.source.table.owned[0]
+    assert blocks == -(-91 // BLOCK)
+    engine.reset(0, 2.0)
+    assert engine.source.table.owned[0] == engine.target.table.owned[0] == 0
+
+
+def test_no_block_has_two_owners() -> None:
+    table = BlockTable(slots=5, positions=100, blocks=9, device=torch.device("cpu"))
+    draw = random.Random(1)
+    for _ in range(300):
+        slots = np.array(sorted(draw.sample(range(5), draw.randint(1, 5))))
+        before = table.owned[slots]
+        more = np.array([draw.randint(0, table.width - owned) for owned in before.tolist()])
+        if more.sum() > table.free:
+            table.add(int(more.sum()) - table.free)
+        if more.any():
+            table.assign(slots, more)
+        assert (table.owned[slots] == before + more).all()
+        if draw.random() < 0.5:
+            table.release(draw.randrange(5))
+        owned = [block for slot in range(5) for block in table.owned_by(slot)]
+        assert len(owned) == len(set(owned)) and SCRATCH not in owned
+        assert sorted([*owned, *table._free]) == list(range(1, table.blocks))
+    for slot in range(5):
+        behind = table.device[slot, int(table.owned[slot]) :]
+        assert (behind == SCRATCH).all()
+
+
+def test_more_rows_than_a_launch_takes(monkeypatch) -> None:
+    """Rounds are split, by rows and by tokens to encode."""
+    sources = sentences(30, seed=8)
+    expected = trickle("wait-k", sources, [2.0] * 30, 9, 3)
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 4))
+    records = trickle("wait-k", sources, [2.0] * 30, 9, 3, kind=RecordedEngine)
+    for a, b in zip(expected, records, strict=True):
+        assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
+    assert ROWS[-1] > 4
+
+
+def test_a_long_wait_takes_several_windows() -> None:
+    model, system = MODELS["wait-k"]
+    source = [4 + i % 30 for i in range(150)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        engine = kind(model, system, slots=1, capacity=160)
+        engine.feed(engine.open(120.0), source, complete=True)
+        found.append(outline(engine.run()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_numbers_that_are_not_finite_stay_in_their_stream(side: str) -> None:
+    model, system = MODELS["wait-info"]
+    expected = _translate(model, system, [9, 10, 11])
+    engine = RecordedEngine(model, system, slots=2, capacity=20, reserved=16)
+    first, second = engine.open(1.0), engine.open(1.0)
+    engine.feed(first, [5, 6, 7, 8])
+    assert any(event.kind == WRITE for event in engine.run())
+    half = getattr(engine, side)
+    half.all[-1].values[half.table.owned_by(first)] = torch.nan
+    engine.feed(first, [9, 10], complete=True)
+    engine.feed(second, [9, 10, 11], complete=True)
+    events = engine.run()
+    assert engine.failed == {first} and not engine.can_go_on(first)
+    assert [(e.slot, e.kind, e.token) for e in events if e.kind == WRITE] == [
+        (second, e.kind, e.token) for e in expected if e.kind == WRITE
+    ]
+    engine.reset(first, 1.0)
+    engine.feed(first, [9, 10, 11], complete=True)
+    again = engine.run()
+    assert [(e.kind, e.token) for e in again] == [(e.kind, e.token) for e in expected]
+    assert not engine.failed
+
+
+def test_an_error_loses_no_token(monkeypatch) -> None:
+    """Also one in the middle of the steps of a launch."""
+    model, system = MODELS["adaptive-wait-k"]
+    expected = _translate(model, system, [5, 6, 7, 8, 9, 10])
+    engine = RecordedEngine(model, system, slots=1, capacity=20)
+    engine.feed(engine.open(1.0), [5, 6, 7, 8, 9, 10], complete=True)
+    calls, accept = iter(range(1000)), type(system).accept
+
+    def flaky(self, state, step):
+        if next(calls) % 3:
+            raise RuntimeError("flaky")
+        return accept(self, state, step)
+
+    monkeypatch.setattr(type(system), "accept", flaky)
+    events, errors = [], 0
+    while engine.busy:
+        try:
+            events += engine.advance()
+        except RuntimeError:
+            errors += 1
+    assert errors and outline(events) == outline(expected)
+
+
+def test_streams_report_the_same_with_both_engines() -> None:
+    """Through translator, scheduler and sessions: several sentences, words of several tokens."""
+    loaded = toy_model("wait-info")
+    draw = random.Random(9)
+    texts = [some_text(draw, 25).split() for _ in range(4)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        translator = Translator(loaded, 1)
+        translator._scheduler = Scheduler(kind(loaded.model, loaded.system, 4, 40))
+        streams = [translator.stream(2.0, segment="punctuation") for _ in texts]
+        for words in zip(*texts, strict=True):
+            translator.push_many(dict(zip(streams, words, strict=True)))
+        translator.finish_many(streams)
+        traces = [[e for e in stream.trace if e.kind != "CUT"] for stream in streams]
+        found.append([record(trace) for trace in traces])
+        assert translator.open_streams == 0
+    assert found[0] == found[1]
+    assert max(event[-1] for event in found[0][0]) > 2  # sentences
+
+
+@pytest.mark.parametrize("name", ["wait-info", "adaptive-wait-k"])
+def test_forced_tokens_are_written_first(name: str) -> None:
+    """Some at other places than the policy's, and followed by tokens of the model's own choice."""
+    model, system = MODELS[name]
+    path = [(9, 1), (12, 3), (20, 3), (7, 4)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        engine = kind(model, system, slots=2, capacity=20)
+        forced, free = engine.open(1.0), engine.open(1.0)
+        engine.force(forced, path)
+        events = []
+        for word in (5, 6, 7, 8, 9):
+            for slot in (forced, free):
+                engine.feed(slot, [word])
+            events += engine.run()
+        for slot in (forced, free):
+            engine.feed(slot, [], complete=True)
+        events += engine.run()
+        found.append(by_slot(events))
+    assert found[0] == found[1]
+    writes = [(e[2], e[3]) for e in found[1] if e[0] == forced and e[1] == WRITE]
+    assert writes[: len(path)] == path and len(writes) > len(path)
+
+
+def _translate(model, system, source: list[int]) -> list:
+    engine = Engine(model, system, slots=1, capacity=20)
+    engine.feed(engine.open(1.0), source, complete=True)
+    return engine.run()
+
+
+def pages_of(rows: int, heads: int, width: int, seed: int, device: str = "cpu"):
+    """Random keys and values in shuffled blocks, lengths, and a bias with masked ends."""
+    draw = torch.Generator().manual_seed(seed)
+    blocks = 9
+    pools = [torch.randn(rows * blocks + 1, heads, BLOCK, width, generator=draw) for _ in "kv"]
+    table = torch.randperm(rows * blocks, generator=draw).view(rows, blocks) + 1
+    count = torch.randint(1, blocks * BLOCK + 1, (rows,), generator=draw)
+    length = blocks * BLOCK
+    hidden = torch.arange(length) >= count[:, None]
+    bias = torch.randn(rows, length, generator=draw).masked_fill(hidden, -torch.inf)
+    queries = torch.randn(rows, heads, 1, width, generator=draw)
+    keys, values = (
+        Pages(pool.to(device), table.to(device), count.to(device), length) for pool in pools
+    )
+    return queries.to(device), keys, values, bias[:, None, None].to(device)
+
+
+def reference(queries, keys: Pages, values: Pages, bias) -> torch.Tensor:
+    """Row by row in float64, by the table."""
+    out = []
+    for row, count in enumerate(keys.count.tolist()):
+        places = [(int(keys.table[row, at // BLOCK]), at % BLOCK) for at in range(count)]
+        k, v = (
+            torch.stack([pages.pool[block, :, at] for block, at in places], 1).double()
+            for pages in (keys, values)
+        )  # [H, count, d]
+        scores = (k @ queries[row, :, 0].double()[..., None])[..., 0] * k.shape[-1] ** -0.5
+        weights = (scores + bias[row, 0, 0, :count].double()).softmax(-1)
+        out.append((weights[:, None] @ v)[:, 0])
+    return torch.stack(out)[:, :, None]
+
+
+def test_gathered_pages_equal_the_formula() -> None:
+    queries, keys, values, bias = pages_of(5, 2, 8, seed=0)
+    found = attend(queries, keys, values, bias, False, 0.0)
+    torch.testing.assert_close(found, reference(queries, keys, values, bias).float())
+
+
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+@pytest.mark.parametrize("width", [16, 64])
+def test_the_kernel_for_pages_equals_the_formula(width: int) -> None:
+    paged = pytest.importorskip("waitinfo.model.kernels.paged", reason="Triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    queries, keys, values, bias = pages_of(4, 2, width, seed=1, device=device)
+    expected = reference(queries, keys, values, bias).float()
+    torch.testing.assert_close(
+        paged.paged_attention(queries, keys, values, bias), expected, rtol=1e-4, atol=1e-5
+    )
+    by_head = bias.expand(-1, 2, -1, -1).contiguous()
+    torch.testing.assert_close(
+        paged.paged_attention(queries, keys, values, by_head), expected, rtol=1e-4, atol=1e-5
+    )
+
+
+@CUDA
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("name", [n for n in MODELS if recordable(*MODELS[n])])
+def test_on_a_gpu_recorded_steps_write_what_the_plain_engine_writes(name: str, heads: int) -> None:
+    """In float32. Heads of 16 numbers attend to blocks in place, narrower ones gather them."""
+    model, system = build(name, heads=heads)
+    made = model.float().cuda(), system
+    sources = sentences(12, seed=6)
+    dials = [0.5 if name in ("mma", "adaptive-wait-k") else 2.0] * len(sources)
+    plain = trickle(name, sources, dials, 4, 5, made=made)
+    recorded = trickle(name, sources, dials, 4, 5, made=made, kind=RecordedEngine)
+    for a, b in zip(plain, recorded, strict=True):
+        assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
+
+
+@CUDA
+@pytest.mark.parametrize(("name", "fits"), [("wait-info", True), ("reject-odd-tokens", False)])
+def test_on_a_gpu_steps_are_recorded_or_fall_back(name: str, fits: bool) -> None:
+    """A policy that copies values to the host cannot be recorded; it works all the same."""
+    model, system = build(name, heads=2)
+    engine = RecordedEngine(model.float().cuda(), system, slots=4, capacity=20)
+    engine.feed(engine.open(2.0), [5, 6, 7, 8], complete=True)
+    assert any(event.kind == WRITE for event in engine.run())
+    assert [key[0] for key, graph in engine.recorder.graphs.items() if graph is None] == (
+        [] if fits else ["write"] * (len(engine.recorder.graphs) - engine.recorder.recorded)
+    )
+    assert engine.recorder.recorded > 0
