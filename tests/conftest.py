@@ -84,3 +84,13 @@ def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = PrepareOptions(vocab="words:1", holdout=40)
     prepare(ParallelText(tsv=[tsv]), folder / "corpus", options)
     return folder / "corpus"
+
+
+@pytest.fixture
+def loops_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For random models, which loop, and tests that compare with something without the rule."""
+    from tests import oracle
+    from waitinfo.streaming.engine import Engine
+
+    monkeypatch.setattr(Engine, "cuts_loops", False)
+    monkeypatch.setattr(oracle, "literal_loop", lambda written, source: False)

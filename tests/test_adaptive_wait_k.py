@@ -22,6 +22,8 @@ from waitinfo.systems.adaptive_wait_k import threshold
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
+pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
+
 
 def outcome(found: list[Hypothesis]) -> list[tuple]:
     return [(h.tokens, h.path, h.ended) for h in found]

@@ -174,6 +174,7 @@ def test_beam_search_equals_brute_force(tiny_model, width: int) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("loops_are_not_cut")
 def test_beam_of_one_is_greedy(tiny_model) -> None:
     model = restless(tiny_model(seed=3, encoder="bidirectional"))
     sources = sentences(10, seed=4)

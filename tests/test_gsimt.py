@@ -29,6 +29,8 @@ from waitinfo.systems.gsimt.prefixes import prefix_groups, send_groups
 from waitinfo.systems.gsimt.system import Actions, poisson_prior, prior_divergence
 from waitinfo.text.special import BOS, EOS, PAD
 
+pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
+
 PAIRS = [([5, 6, 7, 8], [9, 10, 11]), ([12, 13], [14, 15, 16, 17]), ([18], [19]), ([4] * 6, [20])]
 
 

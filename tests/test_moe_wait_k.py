@@ -26,6 +26,8 @@ from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 
+pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
+
 H = 4
 PAIRS = [([5, 6, 7, 8, 9, 10, 11], [10, 11, 12]), ([13], [14, 15, 16, 17]), ([20, 21], [22])]
 

@@ -22,6 +22,8 @@ from waitinfo.streaming.recorded.paging import BLOCK, SCRATCH, BlockTable
 from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.streaming.translator import Translator
 
+pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
+
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNELS = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -32,12 +34,6 @@ def outline(events: list) -> list[tuple]:
 
 def by_slot(events: list) -> list[tuple]:
     return sorted(outline(events), key=lambda event: event[0])
-
-
-@pytest.fixture(autouse=True)
-def loops_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the plain engine can do that."""
-    monkeypatch.setattr(Engine, "cuts_loops", False)
 
 
 @pytest.mark.parametrize("ending", ["guard", "allow"])

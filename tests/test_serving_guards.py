@@ -237,10 +237,10 @@ def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.Monkey
 
     add = Session.add
 
-    def picky(session: Session, text: str) -> None:
+    def picky(session: Session, text: str, at: float | None) -> None:
         if "do" in text:
             raise ValueError("no such text: " + text)
-        add(session, text)
+        add(session, text, at)
 
     monkeypatch.setattr(Session, "add", picky)
     with running(toy_hub()) as server, server.connect() as good, server.connect() as bad:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +53,9 @@ class Served:
         """Open a stream that takes any pieces of text."""
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
-        asked = {"lag": lag, "segment": segmenter}
-        extra: dict[str, Any] = {name: v for name, v in asked.items() if v is not None}
-        known = inspect.signature(self.server.stream).parameters
-        for name in extra:
-            if name not in known or known[name].default is True:  # a switch takes no name
-                raise WaitinfoError(f"{name}: not offered by this server; leave it out")
-        return self.server.stream(k, raw=True, history=0, replay=replay, **extra)
+        # Streams are resumed by sentences, so windows are only moved on request.
+        segment = segmenter or "punctuation"
+        return self.server.stream(k, raw=True, segment=segment, history=0, replay=replay, lag=lag)
 
     def describe(self) -> dict[str, Any]:
         """What `GET /v1/models` says."""

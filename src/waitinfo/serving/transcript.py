@@ -115,7 +115,12 @@ class Transcript:
         self._tokens = 0  # source tokens of this sentence
         self._open: list[Written] = []
         self._path: list[tuple[int, int]] = []  # not reported yet
-        self._events = {"READ": self._read_event, "WRITE": self._write_event}
+        self._events = {
+            "READ": self._read_event,
+            "WRITE": self._write_event,
+            "CUT": self._cut_event,
+        }
+        self._last_seen = False  # the client has seen the last WRITE before
         self._seen_writes = len(resume.path) if resume else 0
         self._seen_reads = resume.read if resume else 0
 
@@ -124,8 +129,8 @@ class Transcript:
         words: list[Word] = []
         shown: list[dict[str, Any]] = []
         for event in events:
-            self._begin(event.sentence)
-            new = self._events[event.kind](event) if event.kind in self._events else []
+            self._begin(event.sentence + (event.kind == "CUT"))  # a cut ends its sentence
+            new = self._events[event.kind](event)
             if new is None:
                 continue
             words += new
@@ -167,6 +172,7 @@ class Transcript:
             self._seen_writes -= 1
         else:
             self._path.append((self.tokenizer.token(event.token), event.read))
+        self._last_seen = seen
         words = self._show(event)
         if event.token == END_OF_SENTENCE:
             self._begin(event.sentence + 1)
@@ -175,6 +181,9 @@ class Transcript:
         self.words_out += len(words)
         self.lags += sum(word.lag for word in words)
         return words
+
+    def _cut_event(self, event: Event) -> list[Word] | None:
+        return None if self._last_seen else []
 
     def _show(self, event: Event) -> list[Word]:
         """The words that a token makes visible: those written before it."""
