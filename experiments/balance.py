@@ -15,9 +15,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from spoken import spoken
-
 from waitinfo.text.files import normalise, read_lines
+from waitinfo.text.speech.marks import lower_without_punctuation
 
 
 def column(path: Path, number: int) -> Iterator[str]:
@@ -48,7 +47,11 @@ def side(given: list[str], number: int, every: int, generator: random.Random) ->
     return [
         found
         for index, line in enumerate(lines)
-        if (found := spoken(line) if every and index % every == 0 else normalise(line))
+        if (
+            found := lower_without_punctuation(line)
+            if every and index % every == 0
+            else normalise(line)
+        )
     ]
 
 
