@@ -239,7 +239,9 @@ def test_a_killed_server_changes_nothing(browser: Any) -> None:
     docs = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
     script = re.findall(r"^```js\n(.*?)^```$", docs.read_text("utf-8"), re.M | re.S)[0]
     with running(toys()) as first:
-        expected = first.hub.models.find().translator.translate(TEXT)
+        stream = first.hub.models.find().translator.stream()
+        events = stream.push(TEXT) + stream.finish()
+        expected = " ".join(e.word for e in events if e.kind == "WRITE" and e.word)
         page = browser.new_page(bypass_csp=True)
         page.set_default_timeout(SLOW)
         page.goto(first.url)
