@@ -103,11 +103,11 @@ class Unfinished:
 
     source: list[int]  # with end-of-sentence
     k: float
-    cuts_loops: bool = True
     read: int = 0
     written: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     seen: list[list[int] | None] = field(default_factory=list)  # per head, at each position
+    cuts_loops: bool = True
 
     @property
     def complete(self) -> bool:

@@ -204,7 +204,7 @@ def test_the_dial_turns_slowly_and_stays_in_range(
 def test_a_word_counts_from_its_first_token() -> None:
     count = WordCount()
     for word, expected in ((None, 1), ("ab", 1), ("c", 2), (None, 3)):
-        count.read(replace(event("READ", 1, 0, "x", 0), word=word))
+        count.read(event("READ", 1, 0, "x", 0)._replace(word=word))
         assert count.words == expected
     count.read(event("READ", 5, 0, None, 0))  # end-of-sentence
     assert count.words == 3
