@@ -61,6 +61,7 @@ class Ours:
 
     def __init__(self, model: Transformer, rows: int) -> None:
         self.engine = Engine(model, build_system("wait-k", {"k": 3}), rows, LENGTH + 8)
+        self.engine.cuts_loops = False  # random weights loop, and lengths are fixed
         self.draw = random.Random(rows)
         self.rows, self.vocabulary = rows, model.config.source_vocabulary
 
