@@ -108,7 +108,7 @@ def infos(loaded: LoadedModel, given: list[int], target: bool) -> list[float]:
 
 @cache
 def decodes(loaded: LoadedModel, ending: str, k: float, system: str | None = None) -> list:
-    """All sentences translated anew, without what the analysis keeps."""
+    """All sentences translated again, without what the analysis keeps."""
     chosen = build_system(system) if system else loaded.system
     return Decoder(loaded.model, chosen, ending).decode(tokens(loaded)[0], k)
 

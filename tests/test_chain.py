@@ -96,7 +96,7 @@ def test_what_changed_is_not_taken_for_done(folder: Path) -> None:
 
 def test_dry_runs_write_nothing(folder: Path) -> None:
     shown = run(folder, "--dry-run").stdout
-    assert shown.count("# ") == 3 and f"cp {folder}/work/one.txt" in shown
+    assert shown.count("# ") == 3 and "one.txt" in shown
     assert not (folder / "work").exists()
 
 

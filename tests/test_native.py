@@ -11,8 +11,8 @@ import torch
 
 from tests.test_integer import integers
 from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
-from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, library
-from waitinfo.model.native.library import Library
+from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels
+from waitinfo.model.native.kernels import Library
 from waitinfo.model.native.threads import divide, run
 from waitinfo.streaming.engine import Engine
 from waitinfo.systems import build_system
@@ -93,7 +93,7 @@ def both(
     found = []
     for kernels in (code, None):
         for module in (integer, conversion):
-            monkeypatch.setattr(module, "library", lambda kernels=kernels: kernels)
+            monkeypatch.setattr(module, "find_kernels", lambda kernels=kernels: kernels)
         found.append(integers(made))
     assert found[0].native is not None and found[1].native is None
     yield found[0], found[1]
@@ -182,7 +182,7 @@ def test_what_is_not_a_number_stays_in_its_row(both: tuple[Transformer, Transfor
 @pytest.mark.parametrize(("value", "found"), [("0", False), ("plain", True), ("nonsense", True)])
 def test_the_switch(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, value)
-    chosen = library.__wrapped__()
+    chosen = find_kernels.__wrapped__()
     assert (chosen is not None) is (found and (value == "plain" or best_kind() > 0))
 
 

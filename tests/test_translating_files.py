@@ -400,6 +400,6 @@ def test_the_plan_is_readable(loaded: LoadedModel, source: Path, tmp_path: Path)
     plan = json.loads(plan_path.read_text("utf-8"))
     assert plan["lines"] == len(lines_of_text()) and plan["settings"]["system"] == "full"
     plan_path.write_text("{", "utf-8")
-    with pytest.raises(WaitinfoError, match="plan.json: cannot be read; start anew with --force"):
+    with pytest.raises(WaitinfoError, match="plan.json: cannot be read; start again with --force"):
         translate_file(loaded, source, out, resume=True)
     translate_file(loaded, source, out, force=True)

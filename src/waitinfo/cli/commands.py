@@ -85,7 +85,7 @@ def translate(
         bool, typer.Option("--resume", help="Continue an interrupted translation to --out.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace --out, or start it anew.")
+        bool, typer.Option("--force", help="Replace --out, or start it again.")
     ] = False,
     best: Annotated[
         int, typer.Option(help="Translations of each line in --out, between tabs.")

@@ -21,7 +21,7 @@ from waitinfo.model.exact import (
 from waitinfo.model.info import InfoQuantizer, TokenInfo
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
-from waitinfo.model.native import NativeModel, library
+from waitinfo.model.native import NativeModel, find_kernels
 from waitinfo.model.quantize import SCALE, dequantize
 from waitinfo.model.transformer import Transformer
 
@@ -81,7 +81,7 @@ class _Conversion:
             _widen(layer.cross)  # type: ignore[arg-type]
         if model.write_head is not None:
             model.write_head = model.write_head.double()
-        code = library()
+        code = find_kernels()
         fits = model.joint_memory is not None and NativeModel.fits(model.config)
         if code is not None and fits:
             model.native = NativeModel(model, code)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from waitinfo.model.native import NativeMatrix, library
+from waitinfo.model.native import NativeMatrix, find_kernels
 
 LEVELS = 127
 POSITIVE_LEVELS = 255  # of inputs that are never negative
@@ -44,7 +44,7 @@ class IntegerMatrix(nn.Module):
         self.bias: Tensor | None
         self.register_buffer("factor", factor)
         self.register_buffer("bias", bias)
-        code = library()
+        code = find_kernels()
         self.native = None if code is None else NativeMatrix(code, weight, factor, bias, positive)
         self._packed = None
         if self.native is None and packed_product_works():

@@ -118,7 +118,7 @@ class Work:
         if self.begun:
             raise WaitinfoError(
                 f"{self.out}: an unfinished translation exists; continue it with --resume, "
-                "or start anew with --force"
+                "or start again with --force"
             )
         if self.out.exists():
             raise WaitinfoError(f"{self.out}: exists already; replace it with --force")
@@ -145,7 +145,7 @@ class Work:
             self.plan = Plan(**record)
         except (OSError, ValueError, TypeError):
             raise WaitinfoError(
-                f"{self.folder / PLAN}: cannot be read; start anew with --force"
+                f"{self.folder / PLAN}: cannot be read; start again with --force"
             ) from None
 
     def _discard(self) -> None:
@@ -165,12 +165,12 @@ class Work:
         if (self.plan.lines, self.plan.sha256) != (plan.lines, plan.sha256):
             raise WaitinfoError(
                 f"{self.out}: its translation was begun with other input; "
-                "restore the input, or start anew with --force"
+                "restore the input, or start again with --force"
             )
         if names := self.plan.changes(plan):
             raise WaitinfoError(
                 f"{self.out}: its translation was begun with another {' and '.join(names)}; "
-                "use the same settings, or start anew with --force"
+                "use the same settings, or start again with --force"
             )
 
     # Blocks

@@ -1,10 +1,10 @@
 """Integer models computed by compiled code: the same numbers as by torch, several times as fast.
 
-`library` finds the kernels, `matrices` holds weights in their order, `model` runs whole passes.
+`kernels` finds the compiled code, `matrices` holds weights in their order, `model` runs passes.
 """
 
-from waitinfo.model.native.library import KINDS, SWITCH, library
+from waitinfo.model.native.kernels import KINDS, SWITCH, find_kernels
 from waitinfo.model.native.matrices import NativeMatrix
 from waitinfo.model.native.model import NativeCaches, NativeModel
 
-__all__ = ["KINDS", "SWITCH", "NativeCaches", "NativeMatrix", "NativeModel", "library"]
+__all__ = ["KINDS", "SWITCH", "NativeCaches", "NativeMatrix", "NativeModel", "find_kernels"]

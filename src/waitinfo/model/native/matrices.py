@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.library import BLOCK, Library, Linear, address, aligned
+from waitinfo.model.native.kernels import BLOCK, Library, Linear, address, aligned
 from waitinfo.model.native.threads import divide, run
 
 

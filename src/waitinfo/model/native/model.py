@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from waitinfo.model.native.library import (
+from waitinfo.model.native.kernels import (
     KEYS,
     MOST_WIDTH,
     Cache,

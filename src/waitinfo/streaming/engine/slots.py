@@ -92,7 +92,7 @@ class Slots(Places):
         self.k[slot] = k
 
     def shift(self, slot: int, k: float, source: int, target: int) -> None:
-        """Start anew without the first source and target tokens; the others stay read and written.
+        """Start again without the first source and target tokens; the others stay read and written.
 
         Info totals are computed once the kept tokens are encoded.
         """

@@ -45,7 +45,7 @@ class Copies:
         return self._speaker.knows_language or self.style == PLAIN
 
     def learn(self, sources: Iterable[str]) -> None:
-        """Begin anew, with these lines as the text whose words are mistaken for each other."""
+        """Begin again, with these lines as the text whose words are mistaken for each other."""
         self._random = random.Random(f"copies {self.seed}")
         self._speaker = Speaker(self.language, self.style, sources, self.seed)
         self._windows = Windows(self.windows, self._random)

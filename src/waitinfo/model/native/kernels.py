@@ -73,7 +73,7 @@ class Library:
 
 
 @lru_cache(maxsize=1)
-def library() -> Library | None:
+def find_kernels() -> Library | None:
     """The kernels for this CPU; None where they were not built or would be slower than torch."""
     wanted = os.environ.get(SWITCH)
     found = sorted(Path(__file__).parent.glob("_kernels*.so"))
