@@ -35,7 +35,7 @@ from waitinfo import AsyncTranslator, load
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
-from waitinfo.model.native import KINDS, library
+from waitinfo.model.native import KINDS, find_kernels
 from waitinfo.model.quantize import quantize
 from waitinfo.model.saving import load_model
 from waitinfo.streaming.engine import WRITE, Engine
@@ -211,7 +211,7 @@ def main() -> None:
     else:
         config = ModelConfig(16_000, 16_000, **SIZES[options.size], info="attention")
     model = integer_model(config, quantize(Transformer(config).weights()))
-    code = library()
+    code = find_kernels()
     results: dict[str, Any] = {
         "size": options.size, "threads": options.threads, "torch": torch.__version__,
         "ctranslate2": ctranslate2.__version__, "kernels": KINDS[code.kind] if code else "none",

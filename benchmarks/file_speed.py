@@ -29,6 +29,7 @@ from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.quantize import quantize
 from waitinfo.model.saving import LoadedModel
+from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.engine.slots import Slots
 from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
@@ -109,12 +110,13 @@ def set_lengths() -> None:
 
     write = Slots.write
 
-    def write_wanted(self: Any, rows: Any, tokens: Any, infos: Any) -> Any:
+    def write_wanted(self: Any, rows: Any, tokens: Any, infos: Any, looping: Any) -> Any:
         sources = [self.sources[slot][:-1] for slot in rows.tolist()]
         ends = self.written[rows] + 1 >= np.array([wanted_length(source) for source in sources])
         other = np.where(tokens == EOS, SPECIALS, tokens)
-        return write(self, rows, np.where(ends, EOS, other), infos)
+        return write(self, rows, np.where(ends, EOS, other), infos, looping)
 
+    Engine.cuts_loops = False  # random weights loop
     Slots.write = write_wanted  # type: ignore[method-assign]
     Search.__init__ = start_wanted  # type: ignore[method-assign]
     Search.keep = keep_wanted  # type: ignore[method-assign]
