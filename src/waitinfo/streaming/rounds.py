@@ -86,6 +86,7 @@ class Rounds:
                 self.engine.force(channel.slot, channel.path)
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
+            self.engine.steer(channel.slot, channel.controller is not None)
             if not hold:
                 self.engine.resume(channel.slot)
             self._feed(channel)

@@ -8,7 +8,10 @@ from typing import overload
 
 import numpy as np
 
-from waitinfo.streaming.engine.slots import READ, WRITE, TokenEvent
+from waitinfo.streaming.engine.slots import READ, WRITE, Reason, TokenEvent
+
+REASONS: tuple[Reason | None, ...] = (None, "loop", "length")
+LOOP, LENGTH = 1, 2
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class TokenEvents(Sequence[TokenEvent]):
     source_info: np.ndarray
     target_info: np.ndarray
     last: np.ndarray
+    cut: np.ndarray  # place in REASONS
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -35,7 +39,8 @@ class TokenEvents(Sequence[TokenEvent]):
             self.target_info, self.last,
         ]  # fmt: skip
         slot, *others = (column.tolist() for column in columns)
-        return map(TokenEvent, slot, kinds, *others)
+        cuts = [REASONS[cut] for cut in self.cut.tolist()]
+        return map(TokenEvent, slot, kinds, *others, cuts)
 
     @overload
     def __getitem__(self, index: int) -> TokenEvent: ...
