@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from waitinfo.model.cache import PagedCache
 from waitinfo.model.info import SMALLEST_WEIGHT
+from waitinfo.model.kernels.paged import blocks_of, fold
 from waitinfo.text.special import BOS, PAD
 
 FEW_ROWS = 4  # up to so many, products are computed here
@@ -138,10 +139,10 @@ def _attend(
     if STORES:  # queries, keys and values lie side by side
         before = count - 1
         key, value = tl.load(source + HEADS * WIDTH), tl.load(source + 2 * HEADS * WIDTH)
-        block = tl.load(TABLE + before // BLOCK).to(tl.int64)
-        place = ((block * HEADS + head) * BLOCK + before % BLOCK) * WIDTH + column
-        tl.store(K + place, key.to(K.dtype.element_ty))
-        tl.store(V + place, value.to(V.dtype.element_ty))
+        own = tl.load(TABLE + before // BLOCK).to(tl.int64)
+        there = ((own * HEADS + head) * BLOCK + before % BLOCK) * WIDTH + column
+        tl.store(K + there, key.to(K.dtype.element_ty))
+        tl.store(V + there, value.to(V.dtype.element_ty))
         score = tl.sum(query * key.to(tl.float32), 0)
         if KIND == 1:
             score += mine - 1.0
@@ -151,20 +152,11 @@ def _attend(
     for start in range(0, before, KEYS):
         at = start + tl.arange(0, KEYS)
         real = at < before
-        block = tl.load(TABLE + at // BLOCK, mask=real, other=0).to(tl.int64)
-        place = ((block * HEADS + head) * BLOCK + at % BLOCK)[:, None] * WIDTH + column[None, :]
-        keys = tl.load(K + place, mask=real[:, None], other=0.0).to(tl.float32)
-        scores = tl.sum(keys * query[None, :], 1)
+        place = blocks_of(TABLE, at, real, head, column, HEADS, BLOCK, WIDTH)
+        bias = tl.zeros((KEYS,), tl.float32)
         if KIND > 0:
-            scores += _bias(at, count, mine, THEIRS, real, SMALLEST, KIND)
-        scores = tl.where(real, scores, -float("inf"))
-        earlier = largest
-        largest = tl.maximum(earlier, tl.max(scores, 0))
-        weights = tl.exp(scores - largest)
-        kept = tl.exp(earlier - largest)
-        total = total * kept + tl.sum(weights, 0)
-        values = tl.load(V + place, mask=real[:, None], other=0.0).to(tl.float32)
-        mixed = mixed * kept + tl.sum(values * weights[:, None], 0)
+            bias = _bias(at, count, mine, THEIRS, real, SMALLEST, KIND)
+        largest, total, mixed = fold(K, V, place, real, query, bias, largest, total, mixed)
     out = (row * HEADS + head) * WIDTH + column
     tl.store(OUT + out, (mixed / total).to(OUT.dtype.element_ty))
 
