@@ -22,6 +22,9 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.conversion import integer_model
+from waitinfo.model.integer import IntegerMatrix
+from waitinfo.model.quantize import quantize
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
@@ -36,7 +39,10 @@ STREAMS = (1, 8, 32, 128)
 def build(size: str, device: str, dtype: str) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
-    return Transformer(config).to(device, getattr(torch, dtype)).eval()
+    model = Transformer(config)
+    if dtype == "int8":
+        return integer_model(config, quantize(model.weights()))
+    return model.to(device, getattr(torch, dtype)).eval()
 
 
 def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> AnyEngine:
@@ -221,25 +227,30 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
     }
 
 
+def weight_bytes(model: Transformer) -> tuple[int, int]:
+    """Bytes of the matrices that a READ and a WRITE multiply with."""
+    sizes = {"scores": model.config.target_vocabulary * model.config.width}
+    for name, module in model.named_modules():
+        if isinstance(module, IntegerMatrix) and "embedding" not in name:
+            sizes[name] = module.size
+        elif isinstance(module, torch.nn.Linear):
+            sizes[name] = module.weight.nbytes
+    sizes["scores"] *= model.target_embedding.weight.element_size()
+    layers = {name: size for name, size in sizes.items() if "info" not in name}
+    # Keys and values of the source for the decoder are made at a READ.
+    read = [n for n in layers if n.startswith(("encoder", "joint_memory")) or "cross.project" in n]
+    return sum(layers[n] for n in read), sum(layers[n] for n in layers if n not in read)
+
+
 def reading_weights(model: Transformer) -> dict[str, float]:
     """Lower bound of a step: reading each of its matrices once at the machine's best speed."""
-    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    inputs = {m.in_features: torch.randn(1, m.in_features).to(m.weight) for m in linear}
+    read, write = weight_bytes(model)
+    numbers = torch.ones((read + write) // 4, device=model.device)
     best = 0.0
-    with torch.inference_mode():
-        for _ in range(10):
-            began = clock(model)
-            for m in linear:
-                m(inputs[m.in_features])
-            best = max(best, sum(m.weight.nbytes for m in linear) / (clock(model) - began))
-
-    def size(layers: torch.nn.Module, keys_and_values: bool) -> int:
-        """Bytes of the source projections of cross-attention, or of all other matrices."""
-        named = [(n, m) for n, m in layers.named_modules() if isinstance(m, torch.nn.Linear)]
-        return sum(m.weight.nbytes for n, m in named if ("cross.project" in n) is keys_and_values)
-
-    read = size(model.encoder_layers, False) + size(model.decoder_layers, True)
-    write = size(model.decoder_layers, False) + model.target_embedding.weight.nbytes
+    for _ in range(10):
+        began = clock(model)
+        numbers.sum()
+        best = max(best, numbers.nbytes / (clock(model) - began))
     return {
         "gigabytes_per_second": best / 1e9, "read_megabytes": read / 1e6,
         "write_megabytes": write / 1e6, "read_ms": 1000 * read / best,
@@ -290,7 +301,9 @@ def main() -> None:
     show("   lower bound for one stream", [
         f"a READ reads {bound['read_megabytes']:.0f} MB of weights, a WRITE "
         f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.1f} and {bound['write_ms']:.1f} ms "
-        f"at {bound['gigabytes_per_second']:.0f} GB/s"
+        f"at {bound['gigabytes_per_second']:.0f} GB/s; both together took "
+        f"{(costs['READ'][50] + costs['WRITE'][50]) / (bound['read_ms'] + bound['write_ms']):.2f} "
+        "times that",
     ])  # fmt: skip
 
     results["throughput"] = streams = throughput(model, 3 if few else 30)

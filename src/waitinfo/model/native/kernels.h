@@ -204,6 +204,11 @@ static inline double NAME(exponential)(double x) {
     return p * scale.d;
 }
 
+static inline double NAME(hyperbolic_tangent)(double x) {
+    double e = NAME(exponential)(-2 * __builtin_fabs(x));
+    return __builtin_copysign((1 - e) / (1 + e), x);
+}
+
 /* softmax of x, which is overwritten, in whole multiples of 1/2048; a zero behind the last. */
 static void NAME(softmax)(float *x, int length, int16_t *out) {
     float most[8];
@@ -392,6 +397,80 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             }
         }
     }
+}
+
+/* tanh(x) as PARTS rows of whole numbers, plus 128: 127 tanh(x) is the sum of p_i / STEP^i. */
+static void NAME(split)(const float *x, int count, int stride, uint8_t *out) {
+    for (int i = 0; i < count; i++) {
+        float rest = (float)NAME(hyperbolic_tangent)(x[i]) * 127.0f;
+        for (int p = 0; p < PARTS; p++) {
+            float part = __builtin_rintf(rest);
+            out[(size_t)p * stride + i] = (uint8_t)((int)part + 128);
+            rest = (rest - part) * STEP;
+        }
+    }
+    for (int p = 0; p < PARTS; p++)
+        for (int i = count; i < stride; i++) out[(size_t)p * stride + i] = 0;
+}
+
+/* Info of embedded tokens x: 2 sigmoid(out tanh(W tanh(x))). */
+static void NAME(predict_info)(const Embedding *m, int rows, const float *x, float *info,
+                               Scratch *s) {
+    const Linear *hidden = &m->hidden;
+    int stride = 4 * hidden->groups;
+    double *totals = (double *)s->wide; /* which is large enough: three rows for each */
+    for (int r = 0; r < rows; r++) {
+        NAME(split)(x + (size_t)r * m->width, m->width, stride,
+                    s->bytes + (size_t)r * PARTS * stride);
+        totals[r] = 0;
+    }
+    for (int n = 0; n < hidden->outputs; n += BLOCK) {
+        const int8_t *weights = hidden->weights + (size_t)n * stride;
+        NAME(products)(s->bytes, PARTS * rows, stride, weights, hidden->groups, s->sums);
+        int count = hidden->outputs - n < BLOCK ? hidden->outputs - n : BLOCK;
+        for (int r = 0; r < rows; r++) {
+            const int32_t *sums = s->sums + (size_t)r * PARTS * BLOCK;
+            double products[BLOCK], total = 0;
+            for (int j = 0; j < count; j++) {
+                float value = 0;
+                for (int p = PARTS - 1; p >= 0; p--) { /* smallest first */
+                    float part = (float)(sums[p * BLOCK + j] - hidden->shift[n + j]);
+                    part = part * hidden->factor[n + j];
+                    float unit = p == 0 ? 1.0f : p == 1 ? STEP : STEP * STEP;
+                    value = value + part / unit;
+                }
+                products[j] = (float)NAME(hyperbolic_tangent)(value) * m->out[n + j];
+            }
+            for (int j = 0; j < count; j++) total += products[j];
+            totals[r] += total;
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        double e = NAME(exponential)(-__builtin_fabs(totals[r]));
+        info[r] = (float)(2 * (totals[r] < 0 ? e : 1) / (1 + e));
+    }
+}
+
+static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
+                        const float *positions, float *x, float *info, Scratch *s) {
+    int width = m->width;
+    for (int r = 0; r < rows; r++) {
+        const int8_t *weight = m->weight + (size_t)tokens[r] * width;
+        const float *position = positions + (size_t)at[r] * width;
+        float scale = m->scale[tokens[r]], *to = x + (size_t)r * width;
+        for (int i = 0; i < width; i++) {
+            float v = (float)weight[i] * scale;
+            v = v * m->factor;
+            to[i] = v + position[i];
+        }
+    }
+    if (!info) return;
+    if (m->table)
+        for (int r = 0; r < rows; r++) info[r] = m->table[tokens[r]];
+    else
+        NAME(predict_info)(m, rows, x, info, s);
+    for (int r = 0; r < rows; r++)
+        if (tokens[r] == m->begin) info[r] = 1;
 }
 
 #undef NAME
