@@ -82,6 +82,10 @@ def _save_narrow(
         stored = quantize(weights)
     else:
         stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+        for name, tensor in weights.items():
+            if tensor.isfinite().all() and not stored[name].isfinite().all():
+                largest = float(tensor.abs().max())
+                raise WaitinfoError(f"{name}: weights up to {largest:.3g} do not fit {dtype}")
     save_weights(folder, stored, part_bytes)
 
 
