@@ -6,7 +6,8 @@ All ratios are measured in one run, on a model with random weights:
 2. the time of whole 40-word sentences, compared with decoding without caches, which recomputes the
    whole prefix at every step, as published implementations do;
 3. throughput with 1, 8, 32 and 128 streams, and the memory of a stream;
-4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams.
+4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams;
+5. with integers on a CPU, where the time goes: in which kernels, and outside of them.
 """
 
 from __future__ import annotations
@@ -175,17 +176,22 @@ def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
     }
 
 
+def fill(model: Transformer, streams: int) -> tuple[AnyEngine, list[int], random.Random]:
+    """An engine whose streams are at different positions in their sentences."""
+    draw = random.Random(3)
+    engine = make_engine(model, build_system("wait-k", {"k": 3}), streams, 128)
+    slots = [engine.open(3) for _ in range(streams)]
+    for slot in slots:
+        engine.feed(slot, sentence(draw, draw.randint(3, 25)))
+    engine.run()
+    return engine, slots, draw
+
+
 def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     """Target tokens per second with many streams, each of which gets one token per round."""
     results = {}
-    system = build_system("wait-k", {"k": 3})
     for streams in STREAMS:
-        draw = random.Random(3)
-        engine = make_engine(model, system, streams, 128)
-        slots = [engine.open(3) for _ in range(streams)]
-        for slot in slots:  # streams are at different positions in their sentences
-            engine.feed(slot, sentence(draw, draw.randint(3, 25)))
-        engine.run()
+        engine, slots, draw = fill(model, streams)
         count = 0
         began = clock(model)
         for _ in range(rounds):
@@ -198,6 +204,34 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     for result in results.values():
         result["ratio"] = result["tokens_per_second"] / one
     return results
+
+
+def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
+    """Shares of the time of a round that its kernels take, and that the rest takes."""
+    assert model.native is not None
+    code, found = model.native.code, {}
+    call = code.call
+    for streams in STREAMS:
+        spent: dict[str, float] = {}
+
+        def timed(name: str, *arguments: object, spent: dict[str, float] = spent) -> None:
+            began = time.perf_counter()
+            call(name, *arguments)
+            name = name.removeprefix("waitinfo_")
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+
+        engine, slots, draw = fill(model, streams)
+        code.call = timed  # type: ignore[method-assign]
+        began = time.perf_counter()
+        for _ in range(rounds):
+            for slot in slots:
+                engine.feed(slot, sentence(draw, 1))
+            engine.run()
+        total = time.perf_counter() - began
+        del code.call  # the method is there again
+        spent["rest"] = total - sum(spent.values())
+        found[streams] = {name: seconds / total for name, seconds in spent.items()}
+    return found
 
 
 def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
@@ -320,6 +354,12 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
+    if model.native is not None:
+        results["shares"] = shares(model, 3 if few else 30)
+        show("5. where the time goes", [
+            f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())
+            for n, found in results["shares"].items()
+        ])  # fmt: skip
     save(options.out, results)
 
 

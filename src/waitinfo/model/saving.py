@@ -17,6 +17,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.model.native.memory import return_freed_memory
 from waitinfo.model.quantize import SCALE, dequantize, quantize
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
@@ -118,6 +119,8 @@ def load_model(
             packed = any(name.endswith(SCALE) for name in stored)
             dtype = "int8" if packed and torch.device(device).type == "cpu" else "float32"
         model = _build_model(model_config, stored, dtype)
+        del stored
+        return_freed_memory()  # as much as the weights take
     except (RuntimeError, KeyError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:

@@ -6,6 +6,7 @@ than reading them: on a virtual machine, weights in pages of 2 MB are read twice
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
@@ -55,3 +56,9 @@ _chunks = _Chunks()
 def weight_memory(size: int) -> NDArray[np.int8]:
     """An array of so many bytes that starts at a multiple of 64 bytes."""
     return _chunks.take(size)[:size].view(np.int8)
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system, where the C library would keep it for later."""
+    if os.name != "nt" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
