@@ -257,6 +257,18 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, int le
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
 }
 
+/* Ask for the first keys and values of a head, which are used soon. */
+static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
+    int pairs = (width + 1) / 2;
+    const char *keys = (const char *)(cache->keys + head * cache->keys_capacity * pairs * 2);
+    const char *values = (const char *)(cache->values + head * cache->values_capacity * width);
+    size_t size = (size_t)(length + KEYS - 1) / KEYS * KEYS * pairs * 4;
+    for (size_t i = 0; i < size; i += 64) __builtin_prefetch(keys + i, 0, 2);
+    size = (size_t)(length + 1) / 2 * 2 * width * 2;
+    for (size_t i = 0; i < size; i += 64) __builtin_prefetch(values + i, 0, 2);
+    __builtin_prefetch(cache->units + head * cache->keys_capacity, 0, 2);
+}
+
 /* Self-attention of new positions; their keys and values go to the cache first. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                  const int32_t *row, const int32_t *at, const float *info,
@@ -264,25 +276,26 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH], value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    for (int r = 0; r < rows; r++) {
-        const float *parts = s->wide + (size_t)r * 3 * d;
-        for (int h = 0; h < heads; h++) {
-            float unit = NAME(round_row)(parts + d + h * w, w, key);
-            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
-            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, unit, value);
-        }
-    }
     float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
-        const float *q = s->wide + (size_t)r * 3 * d;
+        const float *parts = s->wide + (size_t)r * 3 * d;
+        size_t head = (size_t)row[r] * heads;
         int length = at[r] + 1;
+        for (int h = 0; h < heads; h++) {
+            float key_unit = NAME(round_row)(parts + d + h * w, w, key);
+            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
+            NAME(store)(cache, head + h, at[r], w, key, key_unit, value);
+        }
         if (info) {
             memset(s->bias, 0, length * sizeof(float));
             s->bias[at[r]] = info[r] - 1;
         }
-        for (int h = 0; h < heads; h++)
-            NAME(attend)(q + h * w, cache, (size_t)row[r] * heads + h, length, w,
-                         info ? s->bias : 0, unit, s, mixed + (size_t)r * d + h * w);
+        int next = r + 1 < rows && row[r + 1] != row[r];
+        for (int h = 0; h < heads; h++) {
+            if (next) NAME(fetch)(cache, (size_t)row[r + 1] * heads + h, at[r + 1] + 1, w);
+            NAME(attend)(parts + h * w, cache, head + h, length, w, info ? s->bias : 0, unit, s,
+                         mixed + (size_t)r * d + h * w);
+        }
     }
 }
 
@@ -294,10 +307,13 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
     float unit = round_values / 12582912.0f / 2048.0f;
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
     for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++)
+        for (int h = 0; h < heads; h++) {
+            if (r + 1 < rows)
+                NAME(fetch)(memory, (size_t)row[r + 1] * heads + h, visible[r + 1], w);
             NAME(attend)(s->wide + (size_t)r * d + h * w, memory, (size_t)row[r] * heads + h,
                          visible[r], w, bias ? bias + (size_t)r * bias_stride : 0, unit, s,
                          mixed + (size_t)r * d + h * w);
+        }
 }
 
 /* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */
