@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +179,20 @@ def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(part.start for part in done) == [0, 3, 6]
     with pytest.raises(ZeroDivisionError):
         run(divide(9), lambda part: done.append(slice(1 // (part.start - 6), 0)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_threads_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of its parent are not there."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    done: list[slice] = []
+    run(divide(10), done.append)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # instead of waiting for ever
+        run(divide(10), done.append)
+        os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:
