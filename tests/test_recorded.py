@@ -31,6 +31,7 @@ from waitinfo.streaming.recorded.steps import Steps
 from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
+from waitinfo.text.special import BOS, PAD
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNELS = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
@@ -458,6 +459,44 @@ def test_fused_steps_equal_the_plain_ones(
     for value in ("info", "source_info", "target_info"):
         a, b = ([getattr(event, value) for event in events] for events in found)
         assert a == pytest.approx(b, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+def test_fused_steps_find_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
+    monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)
+    model, system = build("wait-info", heads=2)
+    model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
+    engine = RecordedEngine(model, system, slots=2, capacity=16)
+    engine.steps = fused.FusedSteps(**vars_of(engine.steps))
+    for slot in [engine.open(1.0) for _ in range(2)]:
+        engine.feed(slot, [5, 6, 7])
+    engine.advance()
+    blocks = engine.target.table.owned_by(0)
+    engine.target.all[-1].values[blocks] = torch.nan
+    for slot in range(2):
+        engine.feed(slot, [8, 9])
+    events = engine.advance()
+    assert engine.failed == {0} and {event.slot for event in events} == {1}
+
+
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+def test_the_kernel_for_the_best_token() -> None:
+    rows = pytest.importorskip("waitinfo.model.kernels.rows", reason="Triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    logits = torch.randn(5, 5000, generator=torch.Generator().manual_seed(1)).to(device)
+    logits[0, PAD] = logits[0, BOS] = 100.0  # never written
+    logits[1, 4999] = logits[1, 4998] = 50.0  # the first of two
+    logits[2, 17] = torch.nan
+    logits[3, 18] = torch.inf
+    forced = torch.tensor([0, 0, 0, 0, 9], device=device)
+    expected = logits.clone()
+    expected[:, [PAD, BOS]] = -torch.inf
+    tokens, finite = rows.best_tokens(logits, forced)
+    assert finite.tolist() == [True, True, False, False, True]
+    assert tokens[[0, 1, 4]].tolist() == [int(expected[0].argmax()), 4998, 9]
+    assert torch.equal(logits[:, [PAD, BOS]], expected[:, [PAD, BOS]])
 
 
 def vars_of(steps: Steps) -> dict:

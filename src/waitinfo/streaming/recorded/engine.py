@@ -22,7 +22,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
 from waitinfo.streaming.engine.slots import TokenEvent
-from waitinfo.streaming.recorded.events import LENGTH, LOOP, TokenEvents
+from waitinfo.streaming.recorded.events import TokenEvents, token_events
 from waitinfo.streaming.recorded.graphs import Recorder
 from waitinfo.streaming.recorded.mail import STEPS, Mail, scratch_inputs, smallest
 from waitinfo.streaming.recorded.paging import BLOCK, source_side, target_side
@@ -33,7 +33,6 @@ from waitinfo.streaming.recorded.steps import (
     ENCODE_IN,
     FED,
     LAST,
-    LOOPED,
     MAY_WRITE,
     RESTARTED,
     WRITE_IN,
@@ -42,7 +41,6 @@ from waitinfo.streaming.recorded.steps import (
     Steps,
 )
 from waitinfo.systems.base import System, by_head
-from waitinfo.text.special import EOS
 
 # Rows of a launch: slots that write, or tokens that are encoded.
 ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -235,7 +233,7 @@ class RecordedEngine(BaseEngine):
         # At the end of a source many words are released: take several steps before looking.
         ending = (fed & (encoded == length)).any()
         steps = STEPS if ending else min(2, max(1, ahead))
-        if state.forced or not self.steered.isdisjoint(rows.tolist()):
+        if state.forced or (self.steered and not self.steered.isdisjoint(rows.tolist())):
             steps = 1  # the device knows one forced token, and one dial, at a time
         bounds = self._make_room(rows, encoded, written + steps, ahead)
         piece, width = self._piece(rows, counts), smallest(ROWS, len(rows))
@@ -364,7 +362,7 @@ class RecordedEngine(BaseEngine):
             rows, out, flags = rows[fine], out[:, fine], flags[fine]
         after = out[1].astype(np.int64)
         wrote = (flags & WROTE) > 0
-        events = self._events(rows, after, flags, out[3:])
+        events = token_events(state, rows, after, flags, out[3:])
         state.write(rows[wrote], out[3][wrote], after[wrote])
         state.read[rows] = after
         state.target_info[rows] = out[5]
@@ -379,32 +377,3 @@ class RecordedEngine(BaseEngine):
         able |= after < state.length[rows]
         state.going[rows] = able & state.active[rows]
         return events
-
-    def _events(
-        self, rows: np.ndarray, after: np.ndarray, flags: np.ndarray, written: np.ndarray
-    ) -> TokenEvents:
-        """What each row READ and then, maybe, WROTE: `written` holds token, info and total."""
-        state = self.state
-        reads = after - state.read[rows]
-        count = reads + ((flags & WROTE) > 0)
-        index = np.arange(len(rows)).repeat(count)
-        nth = np.arange(len(index)) - (count.cumsum() - count).repeat(count)
-        write = nth == reads[index]
-        slot = rows[index]
-        read = state.read[slot] + np.minimum(nth + 1, reads[index])
-        total = state.received[slot, read]
-        place = np.maximum(read - 1, 0)
-        token = np.where(write, written[0, index].astype(np.int64), state.sources[slot, place])
-        last, looped = write & ((flags & LAST) > 0)[index], (flags & LOOPED) > 0
-        return TokenEvents(
-            slot=slot,
-            write=write,
-            token=token,
-            info=np.where(write, written[1, index], total - state.received[slot, place]),
-            read=read,
-            written=state.written[slot] + write,
-            source_info=total,
-            target_info=np.where(write, written[2, index], state.target_info[slot]),
-            last=last,
-            cut=np.where(looped[index] & last, LOOP, LENGTH * (last & (token != EOS))),
-        )
