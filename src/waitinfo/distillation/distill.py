@@ -8,7 +8,6 @@ and filters the translations and writes the mixture, which gets its final name w
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -47,6 +46,7 @@ from waitinfo.translation.decoding import check_ensemble
 from waitinfo.translation.files import translate_file, translation_settings
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
+from waitinfo.translation.work import locked
 
 PLAN, SOURCE, TRANSLATED, DRAWN = "plan.json", "source.txt", "translated.txt", "drawn.npy"
 TRANSLATE, KEEP = 1, 2  # bits of what was drawn for a row
@@ -161,12 +161,7 @@ class Distillation:
 
     def finish(self) -> bool:
         """Write the mixture and remove the folder; False if another process has done so."""
-        try:
-            lock = (self.folder / "lock").open("ab")
-        except FileNotFoundError:
-            return False
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder / "lock"):
             if not self.begun:
                 return False
             dropped = json.loads((self.folder / "dropped.json").read_text("utf-8"))
@@ -220,9 +215,8 @@ class Distillation:
         found = [read_translations(line, scored) for line in lines]
         tasks = list(self._tasks(rows, found))
         slices = [tasks[i : i + SLICE] for i in range(0, len(tasks), SLICE)]
-        chosen = map(self.chooser.choose_all, slices)
-        if pool is not None:
-            chosen = pool.map(self.chooser.choose_all, slices)
+        each = map if pool is None else pool.map
+        chosen = each(self.chooser.choose_all, slices)
         choices: list[Choice] = [choice for some in chosen for choice in some]
         self.report.dropped.update(choice.reason for choice in choices if choice.reason)
         return [

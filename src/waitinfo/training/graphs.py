@@ -48,10 +48,11 @@ class Recording:
         for name, tensor in vars(self.batch).items():
             if isinstance(tensor, Tensor):
                 tensor.copy_(getattr(batch, name), non_blocking=True)
-        if self.dial is not None and isinstance(dial, tuple):
-            self.dial.copy_(torch.tensor(dial))
-        elif self.dial is not None and dial is not None:
-            self.dial.fill_(dial)
+        if self.dial is not None and dial is not None:
+            if isinstance(dial, tuple):
+                self.dial.copy_(torch.tensor(dial))
+            else:
+                self.dial.fill_(dial)
         self.share.fill_(share)
         self.graph.replay()
         return self.losses
