@@ -299,7 +299,7 @@ def test_killed_while_the_mixture_is_written(
 
     class Dying(Interrupt):
         def stage(self, name: str, total: float | None = None) -> None:
-            self.left = 2 if name == "writing" and total else 10**9
+            self.left = 2 if name == "mixing" else 10**9
 
     child = in_a_process(
         lambda: distill([teacher], Data(corpus), out, options, progress=Dying(10**9, die))

@@ -183,7 +183,7 @@ class Distillation:
 
     def _mix(self, mixture: Mixture) -> None:
         drawn = np.load(self.folder / DRAWN)
-        self.progress.stage("writing", len(drawn))
+        self.progress.stage("mixing", len(drawn))
         path = self.folder / TRANSLATED
         # Models may write any bytes, those of control characters included.
         translated = (line.decode("utf-8", "replace") for line in read_bytes(path))
