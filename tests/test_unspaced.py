@@ -22,7 +22,7 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
 from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
-from waitinfo.text.tokenizer import Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
 KANA = "あいうえおかがきくこさしたてでとなにのはもらりるれろわをん"
@@ -70,6 +70,23 @@ def test_a_growing_word_has_the_tokens_of_the_whole_word(
     found = [token for letter in text for token in word.add(letter)]
     assert found == tokenizer.encode(text)[: len(found)]
     assert found + word.close() == tokenizer.encode(text)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.data())
+def test_a_word_may_be_continued_after_any_of_its_tokens(
+    tokenizer: Tokenizer, seed: int, cut: int, data: st.DataObject
+) -> None:
+    """What follows a token of a word has the tokens that it has in the whole word."""
+    text = "".join(made_up(seed, 3)).replace("。", data.draw(st.sampled_from(["", "a", "、"])))
+    tokens = tokenizer.encode(text)
+    place = data.draw(st.integers(1, len(tokens)))
+    if any(map(tokenizer.is_byte, tokens[place - 1 : place + 1])):
+        return  # within a character, where no window is cut
+    rest = text[len(tokenizer.spell(tokens[:place]).removeprefix(SPACE)) :]
+    word = GrowingWord(tokenizer, inside=True)
+    found = [t for at in range(0, len(rest), cut) for t in word.add(rest[at : at + cut])]
+    assert found + word.close() == tokens[place:]
 
 
 def test_tokens_do_not_wait_for_the_end(tokenizer: Tokenizer) -> None:

@@ -27,6 +27,10 @@ class WordBuilder:
         """Whether text was written and not shown yet."""
         return bool(self._open)
 
+    def go_on(self) -> None:
+        """Other sentences came before, whose text is not known."""
+        self._last = " "
+
     def add(self, token: int, last: bool = False) -> str:
         """Return the text that a written token completes; the `last` token completes all.
 

@@ -11,6 +11,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import System
 
 if TYPE_CHECKING:
+    from waitinfo.streaming.engine.forcing import Path
     from waitinfo.streaming.engine.slots import Numbers, TokenEvent
 
 ENDINGS = ("guard", "allow")
@@ -82,6 +83,11 @@ class BaseEngine(ABC):
     def shift(self, slot: int, k: float, source: int, target: int) -> None:
         """Forget the first tokens of a slot's source and target."""
         raise WaitinfoError(NO_WINDOWS)
+
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """Begin a source with tokens that were read and written before, as after a shift."""
+        if path or read:
+            raise WaitinfoError(NO_WINDOWS)
 
     def run(self) -> list[TokenEvent]:
         """Rounds until no slot can go on without more input."""

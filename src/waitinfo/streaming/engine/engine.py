@@ -147,6 +147,13 @@ class Engine(BaseEngine):
         """Write these tokens first, each once so many source tokens are read."""
         self.state.forced.put(slot, path)
 
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """Begin a source with tokens that were read and written before, as after a shift.
+
+        The reads are reported again once the source is there.
+        """
+        self.state.begin(slot, path, read)
+
     def hold(self, slot: int) -> None:
         """Leave a slot out of the rounds until `resume`."""
         self._held.add(slot)
@@ -166,7 +173,9 @@ class Engine(BaseEngine):
         self._wake(slot)
 
     def _wake(self, slot: int) -> None:
-        if self.state.active[slot] and self.state.sources[slot] and slot not in self.failed:
+        state = self.state
+        there = len(state.sources[slot]) >= max(1, state.read[slot])
+        if state.active[slot] and there and slot not in self.failed:
             self._runnable[slot] = None
 
     def _rest(self, slot: int) -> None:
@@ -188,6 +197,7 @@ class Engine(BaseEngine):
             self._fail(self.source.advance(rows))
             rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
+            self._events += self.state.read_again(rows)
             index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):

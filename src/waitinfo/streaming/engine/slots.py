@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from waitinfo.streaming.engine.base import Places
-from waitinfo.streaming.engine.forcing import Forced
+from waitinfo.streaming.engine.forcing import Forced, Path
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -68,6 +68,7 @@ class Slots(Places):
         # Refusals after which an end counts, 0 for never; and ends refused since the last token.
         self.patience, self.refused = np.zeros((2, count), dtype=np.int64)
         self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
+        self.again: set[int] = set()  # slots that have to report what they had read
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
@@ -75,6 +76,7 @@ class Slots(Places):
         self.sources[slot], self.targets[slot], self.paths[slot] = [], [], []
         self.encoded[slot] = 0
         self.shifted.discard(slot)
+        self.again.discard(slot)
         self.free.append(slot)
         self.free.sort(reverse=True)  # handing out low slots first keeps rows together
 
@@ -85,6 +87,7 @@ class Slots(Places):
         self.patience[slot] = 0
         self.refused[slot] = 0
         self.shifted.discard(slot)
+        self.again.discard(slot)
         self.fed[slot], self.active[slot] = False, True
         for numbers in (self.read, self.written, self.complete, self.least):
             numbers[slot] = 0
@@ -106,6 +109,27 @@ class Slots(Places):
         self.fed[slot] = fed
         if read:
             self.shifted.add(slot)
+
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """The first tokens of the source are read and these are written, before they are there."""
+        self.targets[slot] = [token for token, _ in path]
+        self.paths[slot] = [seen for _, seen in path]
+        self.read[slot], self.written[slot] = read, len(path)
+        if read:
+            self.shifted.add(slot)
+            self.again.add(slot)
+
+    def read_again(self, rows: Sequence[int]) -> list[TokenEvent]:
+        """The reads of slots that began with some."""
+        events: list[TokenEvent] = []
+        for slot in self.again.intersection(rows):
+            read = int(self.read[slot])
+            self.read[slot] = 0
+            self.source_info[slot] = 0
+            for _ in range(read):
+                events += self.read_next(np.array([slot]))
+        self.again.difference_update(rows)
+        return events
 
     def room(self, slot: int) -> int:
         """Source tokens a slot can still take, with room left for end-of-sentence."""
