@@ -13,7 +13,7 @@ from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Idle, Resume, Stats, Words
 from waitinfo.serving.transcript import Surrogates, Transcript
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.replay import Replay
+from waitinfo.streaming.replay import DialState, Replay
 
 LONGEST_WORD = 4_096  # characters without a space
 
@@ -30,7 +30,8 @@ class Live:
         resume: Resume | None = None,
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
-        self.transcript = Transcript(served.translator.vocabulary.target, resume)
+        tokenizer = served.translator.vocabulary.target
+        self.transcript = Transcript(tokenizer, resume, stream.dial_state)
         self.ended = False  # no more text will come
         self.worked_off = True  # all that can be done without more text has been done
         self._mark: int | None = None  # id of the newest text
@@ -60,7 +61,9 @@ class Live:
                 raise WaitinfoError("resume: the stream was started with another vocabulary")
             if len(resume.path) > hub.settings.path:
                 raise WaitinfoError(f"resume: a path may have {hub.settings.path:,} tokens")
-            replay = Replay(resume.path, resume.sentence, resume.seconds)
+            kept = ("path", "sentence", "seconds", "begun", "kept", "shown", "punctuated", "inside")
+            dial = None if resume.dial is None else DialState(*resume.dial)
+            replay = Replay(**{name: getattr(resume, name) for name in kept}, dial=dial)
         return cls(hub, served, client, served.open(k, lag, segmenter, replay), resume)
 
     def close(self) -> None:
@@ -74,8 +77,8 @@ class Live:
 
     # Text in
 
-    async def text(self, text: str, mark: int | None = None) -> float:
-        """Take text; the seconds until the client's key may send more."""
+    async def text(self, text: str, mark: int | None = None, at: float | None = None) -> float:
+        """Take text, spoken `at` a time; the seconds until the client's key may send more."""
         if self.ended:
             raise WaitinfoError("this stream has been ended")
         text = self._surrogates.add(text)
@@ -84,7 +87,7 @@ class Live:
             raise WaitinfoError(
                 f"a word may have {LONGEST_WORD:,} characters; the text was not taken"
             )
-        await self.stream.push(text, wait=False)
+        await self.stream.push(text, wait=False, at=at)
         return self._taken(source.add(text), mark)
 
     async def flush(self, mark: int | None = None) -> None:
@@ -114,9 +117,7 @@ class Live:
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
         if lag is not None:
-            if not hasattr(type(self.stream), "lag"):
-                raise WaitinfoError("lag: not offered by this server; leave it out")
-            self.stream.lag = lag  # type: ignore[attr-defined]
+            self.stream.lag = lag
         if k is not None:
             self.stream.k = k
 
