@@ -11,9 +11,8 @@ from waitinfo.serving.guards import Client
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Idle, Resume, Stats, Words
-from waitinfo.serving.transcript import Surrogates, Transcript
+from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.replay import DialState, Replay
 
 LONGEST_WORD = 4_096  # characters without a space
 
@@ -61,9 +60,7 @@ class Live:
                 raise WaitinfoError("resume: the stream was started with another vocabulary")
             if len(resume.path) > hub.settings.path:
                 raise WaitinfoError(f"resume: a path may have {hub.settings.path:,} tokens")
-            kept = ("path", "sentence", "seconds", "begun", "kept", "shown", "punctuated", "inside")
-            dial = None if resume.dial is None else DialState(*resume.dial)
-            replay = Replay(**{name: getattr(resume, name) for name in kept}, dial=dial)
+            replay = replay_of(resume)
         return cls(hub, served, client, served.open(k, lag, segmenter, replay), resume)
 
     def close(self) -> None:

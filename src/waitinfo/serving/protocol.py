@@ -32,6 +32,7 @@ class Begin(Message):
     shown: int = Field(0, ge=0, description="Words shown among them.")
     punctuated: bool | None = Field(None, description="Whether the text has sentence ends.")
     inside: bool = Field(False, description="The text begins inside a word without spaces.")
+    after: str = Field(" ", max_length=8, description="The last character shown by then.")
 
 
 class Resume(Begin):

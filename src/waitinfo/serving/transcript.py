@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
+from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import separates
 from waitinfo.streaming.replay import DialState
@@ -107,6 +108,13 @@ class Written(NamedTuple):
     position: int
 
 
+def replay_of(resume: Resume) -> replay.Replay:
+    """What a client has sent to resume a stream, for the stream."""
+    given = resume.model_dump(exclude={"position", "read", "vocabulary", "dial"})
+    dial = None if resume.dial is None else DialState(*resume.dial)
+    return replay.Replay(**given, dial=dial)
+
+
 class Place(NamedTuple):
     """Where a source token begins."""
 
@@ -128,7 +136,7 @@ class Transcript:
         resume: Resume | None = None,
         dial: Callable[[int], DialState | None] = lambda sentence: None,
     ) -> None:
-        resume = resume or Resume.model_validate({"position": 0})
+        resume = resume or Resume.model_validate({"position": 0, "after": ""})
         self.tokenizer, self._dial = tokenizer, dial
         self.source = SourceText(resume.position)
         self.words_in = self.words_out = self.lags = 0
@@ -148,7 +156,9 @@ class Transcript:
             "CUT": self._cut_event,
             "MOVE": self._move_event,
         }
-        self._follows = resume.sentence > 0  # text was shown before the first of this stream
+        self._last = resume.after  # character shown
+        # Text was shown before the first of this stream, which does not know how it ended.
+        self._follows = resume.sentence > 0 and resume.after == " "
         self._last_seen = False  # the client has seen the last WRITE before
         self._seen_writes = len(resume.path) - resume.kept
         self._seen_reads = resume.read
@@ -207,6 +217,7 @@ class Transcript:
                 shown=self._written,
                 punctuated=punctuated,
                 inside=place.inside,
+                after=self._last,
             )
 
     def _read_event(self, event: Event) -> list[Word] | None:
@@ -278,6 +289,7 @@ class Transcript:
 
     def _word(self, text: str, tokens: Sequence[Written], info: float | None, event: Event) -> Word:
         first, last = tokens[0], tokens[-1]
+        self._last = text[-1]
         found = Word(
             word=text.strip(),
             text=text,

@@ -39,6 +39,7 @@ class Replay:
     shown: int = 0  # words among them that had been shown
     punctuated: bool | None = None  # whether the text had sentence ends, if that was known
     inside: bool = False  # the source begins inside a word without spaces
+    after: str = " "  # the last character that had been shown
     dial: DialState | None = None  # of a stream that holds its lag
 
     def check(self, vocabulary: int, capacity: int) -> None:

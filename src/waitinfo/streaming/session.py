@@ -75,7 +75,7 @@ class Session:
         if replay.inside:
             self._reader.go_on()
         if replay.sentence:
-            self._builder.go_on()
+            self._builder.go_on(replay.after, first=not replay.kept)
         for token, read in replay.path[: replay.kept]:
             self._write(token, read)
         self._window.kept = replay.kept
