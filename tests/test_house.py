@@ -131,7 +131,7 @@ def test_the_core_needs_four_packages() -> None:
             continue
         allowed = CORE | sys.stdlib_module_names | {"waitinfo"}
         allowed |= PACKAGES.get(name, set())
-        if module.startswith("waitinfo.model.kernels"):
+        if module.startswith(("waitinfo.model.kernels", "waitinfo.streaming.recorded.kernels")):
             allowed = allowed | {"triton"}
         for other in imports(path, inside=False):
             assert other.split(".")[0] in allowed, f"{module} imports {other}"

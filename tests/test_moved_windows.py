@@ -16,6 +16,7 @@ from tests.streams import WORDS, record, toy_model
 from tests.test_lag import calibration
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
+from waitinfo.streaming.recorded import RecordedEngine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.stream import Stream
 from waitinfo.text.special import EOS
@@ -121,6 +122,16 @@ def test_every_kind_of_attention_continues(system: str) -> None:
     server = translator(system)
     dial = {} if system in ("mma", "gsimt") else {"k": 2.0}
     assert interrupt_everywhere(server, plain(5, 14), "none:8", every=5, **dial) > 1
+
+
+def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine for GPUs begins windows in the same way."""
+    monkeypatch.setattr(
+        "waitinfo.streaming.translator.new_engine",
+        lambda *given: RecordedEngine(*given[:6]),
+    )
+    server = translator("wait-info")
+    assert interrupt_everywhere(server, plain(3, 15), "none:8", every=6, k=2.0) >= 2
 
 
 def test_a_held_lag_continues_too() -> None:

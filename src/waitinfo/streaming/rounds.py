@@ -88,6 +88,7 @@ class Rounds:
                 self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
+            self.engine.steer(channel.slot, channel.controller is not None)
             if not hold:
                 self.engine.resume(channel.slot)
             self._feed(channel)

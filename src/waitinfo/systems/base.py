@@ -258,6 +258,12 @@ class System(ABC):
         return torch.ones_like(state.complete)
 
 
+def by_head(model: Transformer, system: System) -> bool:
+    """Whether heads may see different prefixes of the source."""
+    one = torch.ones(1, 1)
+    return system.visible(one, one, one, model.config.heads).dim() == 3
+
+
 def heads_stopped(step: Step) -> Tensor:
     """[B] whether every head of every layer has stopped within the source read so far."""
     found = [report.stopped for report in step.extras if report and report.stopped is not None]
