@@ -435,14 +435,16 @@ def test_fused_steps_equal_the_plain_ones(
     fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
     monkeypatch.setattr("waitinfo.model.kernels.rows.FEW_ROWS", 1)
     monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)  # each takes long to interpret
-    model, system = build(name, **{"heads": 2, **changes})
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.WINDOWS", (8,))
+    model, system = build(name, **{"heads": 2, "decoder_layers": 1, **changes})
     model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
     k = dial_near(system, 1.0)
     found = []
     for kind in (Steps, fused.FusedSteps):
-        engine = RecordedEngine(model, system, slots=3, capacity=16, ending="guard")
+        engine = RecordedEngine(model, system, slots=2, capacity=16, ending="guard")
         engine.steps = kind(**vars_of(engine.steps))
-        slots = [engine.open(k) for _ in range(3)]
+        slots = [engine.open(k) for _ in range(2)]
         engine.force(slots[1], [(9, 1), (12, 3)])
         events = []
         for rows in (slots, slots[:1]):
@@ -450,9 +452,9 @@ def test_fused_steps_equal_the_plain_ones(
                 engine.feed(slot, [5 + slot, 9, 7 + slot])
             events += engine.run()
         engine.shift(slots[0], k, 2, min(1, len(engine.state.history(slots[0])[1])))
-        for slot in slots[:2]:
+        for slot in slots:
             engine.feed(slot, [], complete=True)
-        events += [event for _ in range(3) for event in engine.advance()]
+        events += engine.advance()
         found.append(sorted(events, key=lambda event: event.slot))
     plain, quick = found
     assert outline(plain) == outline(quick)
@@ -466,17 +468,18 @@ def test_fused_steps_equal_the_plain_ones(
 def test_fused_steps_find_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
     monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)
-    model, system = build("wait-info", heads=2)
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
+    model, system = build("wait-info", heads=2, decoder_layers=1)
     model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
     engine = RecordedEngine(model, system, slots=2, capacity=16)
     engine.steps = fused.FusedSteps(**vars_of(engine.steps))
-    for slot in [engine.open(1.0) for _ in range(2)]:
-        engine.feed(slot, [5, 6, 7])
-    engine.advance()
+    for slot in [engine.open(0.0) for _ in range(2)]:
+        engine.feed(slot, [5, 6, 7, 8])
+    assert (0, WRITE) in {(event.slot, event.kind) for event in engine.advance()}
     blocks = engine.target.table.owned_by(0)
     engine.target.all[-1].values[blocks] = torch.nan
     for slot in range(2):
-        engine.feed(slot, [8, 9])
+        engine.feed(slot, [8], complete=True)
     events = engine.advance()
     assert engine.failed == {0} and {event.slot for event in events} == {1}
 

@@ -20,6 +20,7 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Cut, Mark, Weights, Window
 from waitinfo.streaming.words import WordBuilder
+from waitinfo.text.identification import LanguageWatch
 from waitinfo.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Input(NamedTuple):
 class Session:
     """One stream's text. `limit` is the number of source tokens that fit into a sentence.
 
-    `slides` says whether the system can translate text without sentence ends.
+    `slides` says whether the system can translate text without sentence ends. Text that is plainly
+    not in `language` causes a warning, once.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Session:
         segmentation: Segmentation | None = None,
         has_info: bool = True,
         slides: bool = True,
+        language: str | None = None,
     ) -> None:
         self.vocabulary, self.limit, self.has_info = vocabulary, limit, has_info
         self.segmentation = segmentation or Segmentation()
@@ -57,6 +60,7 @@ class Session:
         self.sentence = 0
         self.full = False  # the window has to move on before more fits
         self.ended_early = False  # the model has ended a sentence inside the window
+        self.watch = LanguageWatch(language, raw)
         self._reader = Reader(vocabulary.source, raw, self.segmentation)
         self._punctuated: bool | None = None  # whether the text has sentence ends, once known
         self._window = Window()
@@ -84,6 +88,7 @@ class Session:
 
     def add(self, text: str, at: float | None = None) -> None:
         """Source text that has arrived: whole words, or any piece of text in a `raw` session."""
+        self.watch.warn(text)
         self._reader.add(text, at)
 
     def end(self) -> None:

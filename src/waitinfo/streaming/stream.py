@@ -61,6 +61,11 @@ class Handle:
         return self._scheduler.history(self._channel)[0]
 
     @property
+    def other_language(self) -> str | None:
+        """The language that the text is plainly in, if it is not the model's; else None."""
+        return self._channel.session.watch.other
+
+    @property
     def began(self) -> float:
         """When the stream was opened, by `time.monotonic`; the events count their time from it."""
         return self._channel.began

@@ -135,6 +135,7 @@ class Translator:
             segmentation,
             engine.has_info,
             slides=self.system.simultaneous,
+            language=self.loaded.languages.source,
         )
         if replay is not None:
             replay.check(len(self.vocabulary.target), session.limit)

@@ -71,6 +71,12 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         path.write_bytes(self.model)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.model == other.model
+
+    def __hash__(self) -> int:
+        return hash(self.model)
+
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
@@ -144,6 +150,15 @@ class Tokenizer:
     def has_bytes(self) -> bool:
         """Whether characters without a piece are encoded as bytes, so that none is unknown."""
         return not self._joins
+
+    @property
+    def tag(self) -> int:
+        """A token that no text contains, to tag sentences: a byte that UTF-8 does not use."""
+        if not self.has_bytes:
+            raise WaitinfoError(
+                "tagged sentences require a vocabulary with bytes; use --vocab bpe:SIZE"
+            )
+        return self.token("<0xFF>")
 
     def is_byte(self, token: int) -> bool:
         """Whether a token is one byte of a character."""
