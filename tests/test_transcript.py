@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pytest
@@ -20,10 +21,10 @@ from waitinfo.text.files import normalise
 
 def event(
     kind: Literal["READ", "WRITE"], token: str, word: str | None, read: int, written: int,
-    info: float = 0.5, sentence: int = 0,
+    info: float = 0.5, sentence: int = 0, text: str = "",
 ) -> Event:  # fmt: skip
     return Event(kind, token, word, info, read, written, 0.5 * read, 0.5 * written, read - written,
-                 sentence, time=float(read))  # fmt: skip
+                 sentence, time=float(read), text=text)  # fmt: skip
 
 
 # "eins zwei. drei" is read as 1 + 2 + 1 tokens; "on-e two" and "thr…" are written.
@@ -33,9 +34,9 @@ EVENTS = [
     event("WRITE", "▁o", None, 2, 1),
     event("READ", "ei.", "zwei.", 3, 1),
     event("WRITE", "n", None, 3, 2),
-    event("WRITE", "▁t", "on", 3, 3),
+    event("WRITE", "▁t", "on", 3, 3, text="on"),
     event("READ", "</s>", None, 4, 3),
-    event("WRITE", "</s>", "t", 4, 4),
+    event("WRITE", "</s>", "t", 4, 4, text=" t"),
     event("READ", "▁drei", "drei", 1, 0, sentence=1),
     event("WRITE", "▁t", None, 1, 1, sentence=1),
 ]
@@ -53,13 +54,14 @@ def test_a_case_worked_by_hand() -> None:
     assert found is not None and found.text == "on" and found.position == 11
     (word,) = found.words
     assert word.model_dump() == {
-        "word": "on", "sentence": 0, "info": 1.0, "read": 2, "position": 11, "lag": 2,
+        "word": "on", "text": "on", "sentence": 0, "info": 1.0, "read": 2, "position": 11, "lag": 2,
         "source_info": 1.0, "target_info": 0.0, "time": 3.0,
     }  # fmt: skip
     assert found.replay.position == 0 and [read for _, read in found.replay.path] == [2, 3, 3]
     assert found.replay.read == 3 and found.replay.sentence == 0
     rest = one.take(EVENTS[6:], trace=True)
     assert rest is not None and [(w.word, w.lag) for w in rest.words] == [("t", 1)]
+    assert rest.text == " t"
     assert rest.replay.position == 11 and rest.replay.sentence == 1
     assert [read for _, read in rest.replay.path] == [1] and rest.replay.read == 1
     assert rest.trace == [e.as_dict() for e in EVENTS[6:]]
@@ -90,14 +92,32 @@ def test_positions_are_ends_of_words(pieces: list[str]) -> None:
     for piece in pieces:
         source.add(piece)
     source.cut()
-    at = 0
-    for word in text.split():
-        for part in normalise(word).split():
-            source.read(part)
-        at = text.index(word, at) + len(word)
-        if normalise(word):
-            assert source.aligned and source.position == 100 + at
+    for word in re.finditer(r"[^\s\x07]+", text):
+        assert source.inside == (source.position == 100 + word.start())
+        source.read(normalise(word.group()))
+        assert source.aligned and source.position == 100 + word.end()
     assert source.received == 100 + len(text)
+
+
+@given(st.text("ab日か\u3099。 ", max_size=30), st.lists(st.integers(1, 4)), st.integers(1, 9))
+def test_positions_inside_words_without_spaces(text: str, lengths: list[int], cut: int) -> None:
+    """Some characters at a time are read; a kana and its mark are two characters, and read as one.
+
+    A mark is never read alone.
+    """
+    source = SourceText()
+    for place in range(0, len(text), cut):
+        source.add(text[place : place + cut])
+    letters = [(m.group(), m.end()) for m in re.finditer("[^ \u3099]\u3099*|\u3099+", text)]
+    while letters:
+        count = lengths.pop() if lengths else 1
+        word = "".join(letter for letter, _ in letters[:count])
+        end = letters[:count][-1][1]
+        del letters[:count]
+        for part in re.findall(r"\S+", text[source.position : end]):
+            source.read(normalise(part))
+        assert source.aligned and source.position == end, word
+    assert source.longest_word("") <= len(text)
 
 
 @given(st.lists(st.text("a😀\u00e9", max_size=4), max_size=4))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials, Turn
+from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import Scheduler
 
 
@@ -37,6 +38,11 @@ class Handle:
     def lag(self, value: float | None) -> None:
         controller = None if value is None else self._dials.controller(value)
         self._scheduler.set_dial(self._channel, self._channel.k, controller)
+
+    def dial_state(self, sentence: int) -> DialState | None:
+        """What a stream that holds its lag knew when a sentence or window began; for replays."""
+        controller = self._channel.controller
+        return None if controller is None else controller.state(sentence)
 
     @property
     def turns(self) -> list[Turn]:

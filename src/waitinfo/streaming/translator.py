@@ -138,8 +138,11 @@ class Translator:
             language=self.loaded.languages.source,
         )
         if replay is not None:
-            replay.check(len(self.vocabulary.target))
-            session.sentence = replay.sentence
+            replay.check(len(self.vocabulary.target), session.limit)
+            session.resume(replay)
+            if controller is not None:
+                controller.resume(replay)
+                dial = controller.k
         channel = self._scheduler.open(session, dial, history, replay)
         channel.controller = controller
         return channel

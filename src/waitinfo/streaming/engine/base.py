@@ -16,6 +16,7 @@ from waitinfo.streaming.engine.forcing import Forced, Path
 from waitinfo.systems.base import System
 
 if TYPE_CHECKING:
+    from waitinfo.streaming.engine.forcing import Path
     from waitinfo.streaming.engine.slots import Numbers, TokenEvent
 
 ENDINGS = ("guard", "allow")
@@ -25,6 +26,7 @@ class Places(ABC):
     """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence."""
 
     fed: Sequence[bool] | np.ndarray  # by slot: whether the source is complete
+    target_info: np.ndarray  # by slot: info written so far
 
     def __init__(self, count: int, capacity: int) -> None:
         self.count, self.capacity = count, capacity
@@ -46,6 +48,10 @@ class Places(ABC):
     @abstractmethod
     def length_of(self, slot: int) -> int:
         """Source tokens that a slot was fed."""
+
+    @abstractmethod
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """The first tokens of the source are read and these are written, before they are there."""
 
     @abstractmethod
     def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:
@@ -83,6 +89,7 @@ class BaseEngine(ABC):
         self.has_info = model.source_info is not None
         self.failed: set[int] = set()  # slots whose numbers are not finite, until they are reset
         self.steered: set[int] = set()  # slots whose dial may change after every token
+        self.again: set[int] = set()  # slots that have to report what they had read
 
     # Slots
 
@@ -164,6 +171,15 @@ class BaseEngine(ABC):
     def force(self, slot: int, path: Path) -> None:
         """Write these tokens first, each once so many source tokens are read."""
         self.state.forced.put(slot, path)
+
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """Begin a source with tokens that were read and written before, as after a shift.
+
+        The reads are reported again once the source is there.
+        """
+        self.state.begin(slot, path, read)
+        if read:
+            self.again.add(slot)
 
     @abstractmethod
     def hold(self, slot: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.loops import loops
@@ -82,6 +83,7 @@ class Engine(BaseEngine):
         self._rest(slot)
         self._held.discard(slot)
         self.steered.discard(slot)
+        self.again.discard(slot)
         self.state.close(slot)
 
     def reset(self, slot: int, k: float) -> None:
@@ -112,7 +114,9 @@ class Engine(BaseEngine):
         self._wake(slot)
 
     def _wake(self, slot: int) -> None:
-        if self.state.active[slot] and self.state.sources[slot] and slot not in self.failed:
+        state = self.state
+        there = len(state.sources[slot]) >= max(1, state.read[slot])
+        if state.active[slot] and there and slot not in self.failed:
             self._runnable[slot] = None
 
     def _rest(self, slot: int) -> None:
@@ -130,6 +134,8 @@ class Engine(BaseEngine):
             self._fail(self.source.advance(rows))
             rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
+            self._events += reads_again(self.state, self.again.intersection(rows))
+            self.again.difference_update(rows)
             index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):

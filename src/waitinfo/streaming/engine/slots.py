@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from waitinfo.streaming.engine.base import Places
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -100,6 +101,13 @@ class Slots(Places):
         self.read[slot], self.written[slot] = read, len(targets)
         self.complete[slot] = fed and read == len(sources)
         self.fed[slot] = fed
+        if read:
+            self.shifted.add(slot)
+
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        self.targets[slot] = [token for token, _ in path]
+        self.paths[slot] = [seen for _, seen in path]
+        self.read[slot], self.written[slot] = read, len(path)
         if read:
             self.shifted.add(slot)
 

@@ -19,6 +19,7 @@ from waitinfo.model.attention import PAGED_WIDTHS
 from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.rows import fusible
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
 from waitinfo.streaming.engine.slots import TokenEvent
@@ -141,6 +142,7 @@ class RecordedEngine(BaseEngine):
     def close(self, slot: int) -> None:
         self._release(slot)
         self.steered.discard(slot)
+        self.again.discard(slot)
         self.state.close(slot)
 
     def reset(self, slot: int, k: float) -> None:
@@ -172,7 +174,8 @@ class RecordedEngine(BaseEngine):
 
     def _wake(self, slot: int) -> None:
         state = self.state
-        if state.active[slot] and state.length[slot] and slot not in self.failed:
+        there = state.length[slot] >= max(1, state.read[slot])
+        if state.active[slot] and there and slot not in self.failed:
             state.going[slot] = True
 
     # Rounds
@@ -183,7 +186,11 @@ class RecordedEngine(BaseEngine):
             rows = np.intersect1d(rows, np.fromiter(only, np.int64))
         if self.state.shifted:
             rows = self._restore(rows)
+        again = reads_again(self.state, self.again.intersection(rows.tolist()))
         events = [self._launch(some, counts) for some, counts in self._passes(rows)]
+        if again:
+            self.again.difference_update(rows.tolist())
+            events.insert(0, again)
         return events[0] if len(events) == 1 else [event for some in events for event in some]
 
     def _passes(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

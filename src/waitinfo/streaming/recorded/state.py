@@ -10,6 +10,7 @@ from torch import Tensor
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.base import Places
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.loops import LONGEST, RepeatCounts
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.text.special import BOS, EOS
@@ -111,6 +112,14 @@ class HostState(Places):
         self.paths[slot, :written] = np.maximum(1, self.paths[slot, :written] - source)
         self.length[slot], self.read[slot], self.written[slot] = length, read, written
         self.fed[slot] = fed
+        if read:
+            self.shifted.add(slot)
+
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        written = len(path)
+        self.targets[slot, :written] = [token for token, _ in path]
+        self.paths[slot, :written] = [seen for _, seen in path]
+        self.read[slot], self.written[slot] = read, written
         if read:
             self.shifted.add(slot)
 
