@@ -20,10 +20,10 @@ from waitinfo.text.files import normalise
 
 def event(
     kind: Literal["READ", "WRITE"], token: str, word: str | None, read: int, written: int,
-    info: float = 0.5, sentence: int = 0,
+    info: float = 0.5, sentence: int = 0, text: str = "",
 ) -> Event:  # fmt: skip
     return Event(kind, token, word, info, read, written, 0.5 * read, 0.5 * written, read - written,
-                 sentence, time=float(read))  # fmt: skip
+                 sentence, time=float(read), text=text)  # fmt: skip
 
 
 # "eins zwei. drei" is read as 1 + 2 + 1 tokens; "on-e two" and "thr…" are written.
@@ -33,9 +33,9 @@ EVENTS = [
     event("WRITE", "▁o", None, 2, 1),
     event("READ", "ei.", "zwei.", 3, 1),
     event("WRITE", "n", None, 3, 2),
-    event("WRITE", "▁t", "on", 3, 3),
+    event("WRITE", "▁t", "on", 3, 3, text="on"),
     event("READ", "</s>", None, 4, 3),
-    event("WRITE", "</s>", "t", 4, 4),
+    event("WRITE", "</s>", "t", 4, 4, text=" t"),
     event("READ", "▁drei", "drei", 1, 0, sentence=1),
     event("WRITE", "▁t", None, 1, 1, sentence=1),
 ]
@@ -53,13 +53,14 @@ def test_a_case_worked_by_hand() -> None:
     assert found is not None and found.text == "on" and found.position == 11
     (word,) = found.words
     assert word.model_dump() == {
-        "word": "on", "sentence": 0, "info": 1.0, "read": 2, "position": 11, "lag": 2,
+        "word": "on", "text": "on", "sentence": 0, "info": 1.0, "read": 2, "position": 11, "lag": 2,
         "source_info": 1.0, "target_info": 0.0, "time": 3.0,
     }  # fmt: skip
     assert found.replay.position == 0 and [read for _, read in found.replay.path] == [2, 3, 3]
     assert found.replay.read == 3 and found.replay.sentence == 0
     rest = one.take(EVENTS[6:], trace=True)
     assert rest is not None and [(w.word, w.lag) for w in rest.words] == [("t", 1)]
+    assert rest.text == " t"
     assert rest.replay.position == 11 and rest.replay.sentence == 1
     assert [read for _, read in rest.replay.path] == [1] and rest.replay.read == 1
     assert rest.trace == [e.as_dict() for e in EVENTS[6:]]
@@ -80,6 +81,25 @@ def test_a_resumed_stream_repeats_nothing(cut: int) -> None:
     shown = after.trace if after is not None and after.trace is not None else []
     assert before.trace + shown == whole.trace
     assert before.words + (after.words if after else []) == whole.words
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "shown"),
+    [(1, "three", " three"), (1, " three", " three"), (1, "三", "三"), (0, "three", "three")],
+)
+def test_a_space_after_text_that_a_resumed_stream_has_not_seen(
+    sentence: int, text: str, shown: str
+) -> None:
+    again = transcript(Resume(position=11, sentence=sentence))
+    found = again.take(
+        [
+            event("READ", "▁drei", "drei", 1, 0, sentence=sentence),
+            event("WRITE", "▁t", None, 1, 1, sentence=sentence),
+            event("WRITE", "</s>", text.strip(), 1, 2, sentence=sentence, text=text),
+        ],
+        trace=False,
+    )
+    assert found is not None and found.text == shown
 
 
 @given(st.lists(st.text("ab \t\u00a0\u0007e\u0301😀", max_size=6)))

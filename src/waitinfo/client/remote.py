@@ -106,7 +106,7 @@ class AsyncRemoteStream:
     @property
     def text(self) -> str:
         """The words shown so far; of a long stream the last ones (see `history`)."""
-        return " ".join(self._words)
+        return "".join(self._words).lstrip()
 
     @property
     def connections(self) -> int:
@@ -289,7 +289,7 @@ class AsyncRemoteStream:
             case "words":
                 self._replay.received(message)
                 self._events.extend(map(_event, message.get("trace") or ()))
-                self._words.extend(word["word"] for word in message["words"])
+                self._words.extend(word["text"] for word in message["words"])
             case "idle":
                 self._done = message["id"]
             case "error" if message["code"] != "rate":

@@ -107,6 +107,7 @@ class Word(Message):
     """A word of the translation. Never taken back."""
 
     word: str
+    text: str = Field(description="The same, with a space before it if one is due.")
     sentence: int = Field(description="Counted from 0.")
     info: float | None = Field(description="Its info, or null in a model without info.")
     read: int = Field(description="Source words of the sentence read when it was written.")
@@ -130,7 +131,7 @@ class Words(Message):
     """What has happened: new words, and every READ and WRITE if a trace was asked for."""
 
     type: Literal["words"] = "words"
-    text: str = Field(description="The new words, joined by spaces.")
+    text: str = Field(description="What the new words add to the text, spaces included.")
     words: list[Word]
     position: int = Field(description="Source characters read so far.")
     time: float

@@ -77,7 +77,6 @@ class RealtimeConnection(Connection):
         super().__init__(*arguments)
         self._ids = count(1)
         self._cause: str | None = None  # id of the event being handled
-        self._begun = False  # something was written
 
     async def session(self) -> str:
         served = self.hub.models.find(self.socket.query_params.get("model"))
@@ -126,10 +125,9 @@ class RealtimeConnection(Connection):
     async def _write(self, live: Live) -> None:
         async for found in live.updates():
             if isinstance(found, Words) and found.text:
-                delta = f" {found.text}" if self._begun else found.text
-                self._begun = True
                 elapsed = round(1000 * found.time)
-                await self._send("session.output_transcript.delta", delta=delta, elapsed_ms=elapsed)
+                fields = {"delta": found.text, "elapsed_ms": elapsed}
+                await self._send("session.output_transcript.delta", **fields)
 
     async def _send(self, kind: str, **fields: Any) -> None:
         await self.wire.send({"type": kind, "event_id": f"event_{next(self._ids)}", **fields})

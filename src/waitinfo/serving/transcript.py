@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from waitinfo.serving.protocol import Replay, Resume, Word, Words
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.scheduler import WORDS
 from waitinfo.text.files import join_surrogates, normalise
+from waitinfo.text.scripts import is_unspaced
 from waitinfo.text.tokenizer import Tokenizer
 
 WORD = re.compile(r"\S+")
@@ -120,6 +122,7 @@ class Transcript:
             "WRITE": self._write_event,
             "CUT": self._cut_event,
         }
+        self._follows = self.first > 0  # text was shown before the first of this stream
         self._last_seen = False  # the client has seen the last WRITE before
         self._seen_writes = len(resume.path) if resume else 0
         self._seen_reads = resume.read if resume else 0
@@ -139,7 +142,7 @@ class Transcript:
         if not words and not shown:
             return None
         return Words(
-            text=" ".join(word.word for word in words),
+            text="".join(word.text for word in words),
             words=words,
             position=self.source.position,
             time=round(events[-1].time, 4),
@@ -193,15 +196,22 @@ class Transcript:
             return []
         tokens = self._open or [now]
         self._open = [now]
-        shown = event.word.split()
+        shown = WORDS.findall(self._spaced(event.text))
         infos = [token.event.info for token in tokens if token.event.info is not None]
         info = round(sum(infos) / len(shown), 4) if infos else None
         return [self._word(word, tokens, info, event) for word in shown]
 
-    def _word(self, word: str, tokens: Sequence[Written], info: float | None, event: Event) -> Word:
+    def _spaced(self, text: str) -> str:
+        """Text of an event; a resumed stream does not know that there was text before it."""
+        due = self._follows and not text.startswith(" ") and not is_unspaced(text[0])
+        self._follows = False
+        return f" {text}" if due else text
+
+    def _word(self, text: str, tokens: Sequence[Written], info: float | None, event: Event) -> Word:
         first, last = tokens[0], tokens[-1]
         found = Word(
-            word=word,
+            word=text.strip(),
+            text=text,
             sentence=event.sentence,
             info=info,
             read=last.read,
