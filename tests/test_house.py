@@ -47,6 +47,7 @@ EXTRAS = {
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
+    "serving": {"ray"},
 }
 
 

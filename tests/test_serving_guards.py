@@ -16,7 +16,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin
+from waitinfo.serving.guards import (
+    Client,
+    KeyLimits,
+    Keys,
+    Refusal,
+    check_origin,
+    read_keys,
+)  # fmt: skip
 from waitinfo.serving.logs import JsonLines
 from waitinfo.serving.server import check_binding
 
@@ -105,13 +112,13 @@ def test_bad_files_of_keys(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(text, "utf-8")
     with pytest.raises(WaitinfoError, match=told):
-        Keys.read(path)
+        read_keys(path)
 
 
 def test_files_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f"[stage]\nkey = '{KEY}'\nstreams = 2\nwords_per_minute = 300\n", "utf-8")
-    keys = Keys.read(path)
+    keys = Keys(read_keys(path))
     assert len(keys) == 1 and keys.client(KEY).words_per_minute == 300
     for wrong in (None, "", "a-secret-keY", "\ud800"):
         with pytest.raises(Refusal):
@@ -182,8 +189,10 @@ def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
             assert until(socket, "ended")[-1]["reason"] == "idle"
 
 
-def test_a_slow_reader_is_closed_and_nobody_else_notices() -> None:
-    """It asks and asks, and never reads the answers; its socket takes little."""
+def test_a_slow_reader_is_closed_and_nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks and asks, and never reads the answers; sockets take little, and the kernel waits."""
+    monkeypatch.setattr("waitinfo.serving.server.SEND_BUFFER", 4096)
+    monkeypatch.setattr("waitinfo.serving.server.UNREAD_MILLISECONDS", 3_600_000)
     with running(toy_hub(stall=0.5)) as server:
         raw = sockets.create_connection(("127.0.0.1", server.port))
         raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
