@@ -8,6 +8,7 @@ import json
 import logging
 import socket as sockets
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ from waitinfo.serving.logs import JsonLines
 from waitinfo.serving.server import check_binding
 
 KEY = "a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toy_hub()) as found:
+        yield found
 
 
 def status(server: Running, path: str = "/v1/stream", **options: Any) -> tuple[int, dict[str, str]]:
@@ -147,12 +154,11 @@ def test_origins(origin: str, host: str, allowed: tuple, local: bool, passes: bo
             check_origin(origin, host, allowed, local)
 
 
-def test_foreign_pages_are_refused() -> None:
-    with running(toy_hub()) as server:
-        assert status(server, origin="https://evil.example")[0] == 403
-        assert status(server, "/v1/watch?room=a", origin="https://evil.example")[0] == 403
-        with server.connect(origin=server.url) as socket:
-            assert start(socket)["type"] == "started"
+def test_foreign_pages_are_refused(server: Running) -> None:
+    assert status(server, origin="https://evil.example")[0] == 403
+    assert status(server, "/v1/watch?room=a", origin="https://evil.example")[0] == 403
+    with server.connect(origin=server.url) as socket:
+        assert start(socket)["type"] == "started"
 
 
 def test_a_network_needs_keys() -> None:
@@ -166,7 +172,7 @@ def test_a_network_needs_keys() -> None:
 
 
 def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
-    hub = toy_hub(idle=0.4, start=0.2)
+    hub = toy_hub(idle=0.2, start=0.2)
     with running(hub) as server:
         with server.connect() as socket:
             assert receive(socket)["code"] == "start"  # it never started a stream
@@ -180,10 +186,11 @@ def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
 
         engine.advance = slow  # type: ignore[method-assign]
         with server.connect() as socket:
-            start(socket)
+            send(socket, "start")
             send(socket, "text", text="ba be bi ", id=1)
+            assert receive(socket)["type"] == "started"
             with pytest.raises(TimeoutError):
-                socket.recv(timeout=1.2)  # the server is busy: that is not the client's fault
+                socket.recv(timeout=0.6)  # the server is busy: that is not the client's fault
             go_on.set()
             until(socket, "idle")
             assert until(socket, "ended")[-1]["reason"] == "idle"
@@ -241,7 +248,9 @@ def test_a_server_that_stops_tells_its_clients_first() -> None:
         wait_for(lambda: server.server.should_exit)
 
 
-def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_stream_is_told_why_and_others_go_on(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from waitinfo.streaming.session import Session
 
     add = Session.add
@@ -252,7 +261,7 @@ def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.Monkey
         add(session, text, at)
 
     monkeypatch.setattr(Session, "add", picky)
-    with running(toy_hub()) as server, server.connect() as good, server.connect() as bad:
+    with server.connect() as good, server.connect() as bad:
         start(good, k=2), start(bad, k=2)
         send(bad, "text", text="do ")
         assert until(bad, "error")[-1]["fatal"]
