@@ -6,7 +6,8 @@ All ratios are measured in one run, on a model with random weights:
 2. the time of whole 40-word sentences, compared with decoding without caches, which recomputes the
    whole prefix at every step, as published implementations do;
 3. throughput with 1, 8, 32 and 128 streams, and the memory of a stream;
-4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams.
+4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams;
+5. with integers on a CPU, where the time goes: in which kernels, and outside of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.conversion import integer_model
+from waitinfo.model.integer import IntegerMatrix
+from waitinfo.model.quantize import quantize
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
@@ -36,7 +40,10 @@ STREAMS = (1, 8, 32, 128)
 def build(size: str, device: str, dtype: str) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
-    return Transformer(config).to(device, getattr(torch, dtype)).eval()
+    model = Transformer(config)
+    if dtype == "int8":
+        return integer_model(config, quantize(model.weights()))
+    return model.to(device, getattr(torch, dtype)).eval()
 
 
 def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> AnyEngine:
@@ -169,17 +176,22 @@ def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
     }
 
 
+def fill(model: Transformer, streams: int) -> tuple[AnyEngine, list[int], random.Random]:
+    """An engine whose streams are at different positions in their sentences."""
+    draw = random.Random(3)
+    engine = make_engine(model, build_system("wait-k", {"k": 3}), streams, 128)
+    slots = [engine.open(3) for _ in range(streams)]
+    for slot in slots:
+        engine.feed(slot, sentence(draw, draw.randint(3, 25)))
+    engine.run()
+    return engine, slots, draw
+
+
 def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     """Target tokens per second with many streams, each of which gets one token per round."""
     results = {}
-    system = build_system("wait-k", {"k": 3})
     for streams in STREAMS:
-        draw = random.Random(3)
-        engine = make_engine(model, system, streams, 128)
-        slots = [engine.open(3) for _ in range(streams)]
-        for slot in slots:  # streams are at different positions in their sentences
-            engine.feed(slot, sentence(draw, draw.randint(3, 25)))
-        engine.run()
+        engine, slots, draw = fill(model, streams)
         count = 0
         began = clock(model)
         for _ in range(rounds):
@@ -192,6 +204,34 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     for result in results.values():
         result["ratio"] = result["tokens_per_second"] / one
     return results
+
+
+def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
+    """Shares of the time of a round that its kernels take, and that the rest takes."""
+    assert model.native is not None
+    code, found = model.native.code, {}
+    call = code.call
+    for streams in STREAMS:
+        spent: dict[str, float] = {}
+
+        def timed(name: str, *arguments: object, spent: dict[str, float] = spent) -> None:
+            began = time.perf_counter()
+            call(name, *arguments)
+            name = name.removeprefix("waitinfo_")
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+
+        engine, slots, draw = fill(model, streams)
+        code.call = timed  # type: ignore[method-assign]
+        began = time.perf_counter()
+        for _ in range(rounds):
+            for slot in slots:
+                engine.feed(slot, sentence(draw, 1))
+            engine.run()
+        total = time.perf_counter() - began
+        del code.call  # the method is there again
+        spent["rest"] = total - sum(spent.values())
+        found[streams] = {name: seconds / total for name, seconds in spent.items()}
+    return found
 
 
 def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
@@ -221,25 +261,30 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
     }
 
 
+def weight_bytes(model: Transformer) -> tuple[int, int]:
+    """Bytes of the matrices that a READ and a WRITE multiply with."""
+    sizes = {"scores": model.config.target_vocabulary * model.config.width}
+    for name, module in model.named_modules():
+        if isinstance(module, IntegerMatrix) and "embedding" not in name:
+            sizes[name] = module.size
+        elif isinstance(module, torch.nn.Linear):
+            sizes[name] = module.weight.nbytes
+    sizes["scores"] *= model.target_embedding.weight.element_size()
+    layers = {name: size for name, size in sizes.items() if "info" not in name}
+    # Keys and values of the source for the decoder are made at a READ.
+    read = [n for n in layers if n.startswith(("encoder", "joint_memory")) or "cross.project" in n]
+    return sum(layers[n] for n in read), sum(layers[n] for n in layers if n not in read)
+
+
 def reading_weights(model: Transformer) -> dict[str, float]:
     """Lower bound of a step: reading each of its matrices once at the machine's best speed."""
-    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    inputs = {m.in_features: torch.randn(1, m.in_features).to(m.weight) for m in linear}
+    read, write = weight_bytes(model)
+    numbers = torch.ones((read + write) // 4, device=model.device)
     best = 0.0
-    with torch.inference_mode():
-        for _ in range(10):
-            began = clock(model)
-            for m in linear:
-                m(inputs[m.in_features])
-            best = max(best, sum(m.weight.nbytes for m in linear) / (clock(model) - began))
-
-    def size(layers: torch.nn.Module, keys_and_values: bool) -> int:
-        """Bytes of the source projections of cross-attention, or of all other matrices."""
-        named = [(n, m) for n, m in layers.named_modules() if isinstance(m, torch.nn.Linear)]
-        return sum(m.weight.nbytes for n, m in named if ("cross.project" in n) is keys_and_values)
-
-    read = size(model.encoder_layers, False) + size(model.decoder_layers, True)
-    write = size(model.decoder_layers, False) + model.target_embedding.weight.nbytes
+    for _ in range(10):
+        began = clock(model)
+        numbers.sum()
+        best = max(best, numbers.nbytes / (clock(model) - began))
     return {
         "gigabytes_per_second": best / 1e9, "read_megabytes": read / 1e6,
         "write_megabytes": write / 1e6, "read_ms": 1000 * read / best,
@@ -290,7 +335,9 @@ def main() -> None:
     show("   lower bound for one stream", [
         f"a READ reads {bound['read_megabytes']:.0f} MB of weights, a WRITE "
         f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.1f} and {bound['write_ms']:.1f} ms "
-        f"at {bound['gigabytes_per_second']:.0f} GB/s"
+        f"at {bound['gigabytes_per_second']:.0f} GB/s; both together took "
+        f"{(costs['READ'][50] + costs['WRITE'][50]) / (bound['read_ms'] + bound['write_ms']):.2f} "
+        "times that",
     ])  # fmt: skip
 
     results["throughput"] = streams = throughput(model, 3 if few else 30)
@@ -307,6 +354,12 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
+    if model.native is not None:
+        results["shares"] = shares(model, 3 if few else 30)
+        show("5. where the time goes", [
+            f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())
+            for n, found in results["shares"].items()
+        ])  # fmt: skip
     save(options.out, results)
 
 

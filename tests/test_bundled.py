@@ -64,6 +64,21 @@ def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None)
         assert sizes[1] < 0.6 * sizes[0]  # the tiny model is mostly headers
 
 
+def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    """65,504 is the largest float16; the folder that was there stays."""
+    loaded = load_model(folder, "cpu")
+    weights = loaded.model.weights()
+    name = next(name for name, tensor in weights.items() if tensor.dim() > 1)
+    to = tmp_path / "narrow"
+    for value, dtype in ((65_504.0, "float16"), (1e30, "bfloat16")):
+        weights[name][0, 0] = value
+        save_model(to, loaded.model, weights, loaded.system, loaded.vocabulary, dtype)
+    before = (to / "config.json").stat().st_mtime_ns
+    with pytest.raises(WaitinfoError, match=f"{name}: weights up to 1e.30 do not fit float16"):
+        save_model(to, loaded.model, weights, loaded.system, loaded.vocabulary, "float16")
+    assert (to / "config.json").stat().st_mtime_ns == before
+
+
 def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["models", "--pack", str(folder), "--out", str(tmp_path / "p")])

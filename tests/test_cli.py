@@ -22,7 +22,7 @@ import waitinfo
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import expand_lists, main
 from waitinfo.cli.display import Pace
-from waitinfo.cli.loading import use_threads
+from waitinfo.cli.loading import usable_cores, use_threads
 from waitinfo.cli.translate import LiveText
 from waitinfo.model import Transformer
 from waitinfo.model.saving import save_model
@@ -496,7 +496,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     for count in (0, 1, 10**30):
         use_threads(count)
-    assert chosen == [1, os.cpu_count()]
+    assert chosen == [1, usable_cores()]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is full")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from tests.test_integer import integers
 from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels
 from waitinfo.model.native.kernels import Library
+from waitinfo.model.native.memory import CHUNK, weight_memory
 from waitinfo.model.native.threads import divide, run
 from waitinfo.streaming.engine import Engine
 from waitinfo.systems import build_system
@@ -143,6 +147,25 @@ def test_passes_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> N
     assert (kernels.best(x, True)[2][:, 4:] == logits[:, 4:]).all()
 
 
+@pytest.mark.parametrize("both", CONFIGS, indirect=True, ids=str)
+@torch.inference_mode()
+def test_embeddings_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+    """Every token at many positions, in one pass and alone."""
+    model, plain = both
+    assert model.native_source is not None and model.native_target is not None
+    table = model.position_table(60)
+    tokens, at = torch.arange(90).repeat(5, 1), torch.randint(0, 60, (5, 90))
+    for name in ("embed_source", "embed_target"):
+        ours, theirs = (getattr(m, name)(tokens, at, table) for m in (model, plain))
+        alone = getattr(model, name)(tokens[3:, 7:8], at[3:, 7:8], table)
+        assert torch.equal(ours.x, theirs.x) and torch.equal(alone.x, ours.x[3:, 7:8])
+        assert (ours.info is None) is (model.config.info == "none") is (theirs.info is None)
+        if ours.info is not None:
+            assert torch.equal(ours.info, theirs.info)
+            assert torch.equal(alone.info, ours.info[3:, 7:8])
+            assert (ours.info[:, BOS] == 1).all()
+
+
 def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert divide(7) == [slice(0, 7)]
@@ -156,6 +179,20 @@ def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(part.start for part in done) == [0, 3, 6]
     with pytest.raises(ZeroDivisionError):
         run(divide(9), lambda part: done.append(slice(1 // (part.start - 6), 0)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_threads_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of its parent are not there."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    done: list[slice] = []
+    run(divide(10), done.append)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # instead of waiting for ever
+        run(divide(10), done.append)
+        os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:
@@ -208,3 +245,19 @@ def test_shifted_slots_equal_those_of_torch(both: tuple[Transformer, Transformer
     assert records[0][0] == records[1][0]
     for ours, theirs in zip(records[0][1], records[1][1], strict=True):
         assert np.allclose(ours, theirs) and (ours.max(1) < 1).any(), "attention, not the path"
+
+
+def test_memory_of_weights() -> None:
+    """Pieces are aligned, do not overlap, and are freed with their last user."""
+    pieces = [weight_memory(size) for size in (1, 63, 64, 5000, CHUNK + 1, 10)]
+    for number, piece in enumerate(pieces):
+        assert piece.ctypes.data % 64 == 0
+        piece[:] = number
+    assert [len(piece) for piece in pieces] == [1, 63, 64, 5000, CHUNK + 1, 10]
+    assert all((piece == number).all() for number, piece in enumerate(pieces))
+    base = pieces[4].base
+    assert base is not None
+    gone = weakref.ref(base)
+    del base, pieces, piece
+    weight_memory(CHUNK + 2)  # so that the rest of the chunk is not kept for the next piece
+    assert gone() is None

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from tests.streams import toy_model
@@ -75,6 +76,7 @@ def in_a_process(call: Callable[[], object]) -> Callable[[], int]:
     """Start a call in another process; the result waits for it and returns its status."""
     child = os.fork()
     if not child:
+        torch.set_num_threads(1)  # torch's other threads are not in this process
         try:
             call()
         except BaseException:

@@ -27,11 +27,21 @@ def load(
 
 
 def use_threads(count: int) -> None:
-    """Compute with this many CPU threads, at most one a core; 0 leaves the choice to torch."""
+    """Compute with this many CPU threads; 0 leaves the choice to torch.
+
+    At most one for each core that this process may use: more would only take turns.
+    """
     if count < 0:
         raise WaitinfoError(f"--threads {count}: must be 0 or more")
     if count:
-        torch.set_num_threads(min(count, os.cpu_count() or 1))
+        torch.set_num_threads(min(count, usable_cores()))
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: containers and `taskset` allow fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_beam(system: System, beam: int) -> None:

@@ -21,7 +21,7 @@ from waitinfo.model.exact import (
 from waitinfo.model.info import InfoQuantizer, TokenInfo
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
-from waitinfo.model.native import NativeModel, find_kernels
+from waitinfo.model.native import Library, NativeEmbedding, NativeModel, find_kernels
 from waitinfo.model.quantize import SCALE, dequantize
 from waitinfo.model.transformer import Transformer
 
@@ -85,6 +85,9 @@ class _Conversion:
         fits = model.joint_memory is not None and NativeModel.fits(model.config)
         if code is not None and fits:
             model.native = NativeModel(model, code)
+        if code is not None:
+            model.native_source = _embedding(code, source, model.source_info)
+            model.native_target = _embedding(code, target, model.target_info)
         return model.eval().requires_grad_(False)
 
     def _layer(self, layer: nn.Module, name: str) -> None:
@@ -176,6 +179,12 @@ class _Conversion:
         return value_bits(float(largest))
 
 
+def _embedding(
+    code: Library, embedding: IntegerEmbedding, info: TokenInfo | None
+) -> NativeEmbedding | None:
+    return NativeEmbedding(code, embedding, info) if NativeEmbedding.fits(info) else None
+
+
 class ExactInfoQuantizer(InfoQuantizer):
     """Info in float32, the same bits whatever else is computed with it."""
 
@@ -187,9 +196,9 @@ class ExactInfoQuantizer(InfoQuantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, T]."""
-        hidden = self.hidden.forward(torch.tanh(x).view(-1, x.shape[-1])).tanh_()
-        # In float64 the order of a sum changes nothing that float32 would show.
-        total = (hidden * self.weight).sum(-1).sigmoid_().mul_(2)
+        # In float64, neither the order of a sum nor the kind of tanh changes what float32 shows.
+        hidden = self.hidden.forward(x.view(-1, x.shape[-1]).double().tanh_().float())
+        total = (hidden.double().tanh_().float() * self.weight).sum(-1).sigmoid_().mul_(2)
         return total.float().view(x.shape[:-1])
 
 

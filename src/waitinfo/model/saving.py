@@ -17,6 +17,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.model.native.memory import return_freed_memory
 from waitinfo.model.quantize import SCALE, dequantize, quantize
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
@@ -82,6 +83,10 @@ def _save_narrow(
         stored = quantize(weights)
     else:
         stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+        for name, tensor in weights.items():
+            if tensor.isfinite().all() and not stored[name].isfinite().all():
+                largest = float(tensor.abs().max())
+                raise WaitinfoError(f"{name}: weights up to {largest:.3g} do not fit {dtype}")
     save_weights(folder, stored, part_bytes)
 
 
@@ -114,6 +119,8 @@ def load_model(
             packed = any(name.endswith(SCALE) for name in stored)
             dtype = "int8" if packed and torch.device(device).type == "cpu" else "float32"
         model = _build_model(model_config, stored, dtype)
+        del stored
+        return_freed_memory()  # as much as the weights take
     except (RuntimeError, KeyError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:

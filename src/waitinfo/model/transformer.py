@@ -31,7 +31,7 @@ from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.integer import IntegerEmbedding, IntegerMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.loss import Terms, token_terms
-from waitinfo.model.native import NativeModel
+from waitinfo.model.native import NativeEmbedding, NativeModel
 from waitinfo.model.precision import product_dtype
 from waitinfo.text.special import PAD
 
@@ -114,6 +114,8 @@ class Transformer(nn.Module):
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
         self.joint_memory: nn.Module | None = None  # makes all memories at once; see `conversion`
         self.native: NativeModel | None = None  # the same layers in compiled code
+        self.native_source: NativeEmbedding | None = None
+        self.native_target: NativeEmbedding | None = None
         self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
         self.before_loss: Callable[[], None] | None = (
             None  # called before each loss; set by `training.fusing`
@@ -181,12 +183,16 @@ class Transformer(nn.Module):
 
         table: position embeddings made by `position_table`, with a row for every position in `at`.
         """
+        if self.native_source is not None and at is not None and table is not None:
+            return Embedded(*self.native_source(tokens, at, table), at)
         return self._embed(self.source_embedding, self.source_info, tokens, at, table)
 
     def embed_target(
         self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
     ) -> Embedded:
         """Embed decoder inputs [B, T], which start with begin-of-sequence."""
+        if self.native_target is not None and at is not None and table is not None:
+            return Embedded(*self.native_target(tokens, at, table), at)
         return self._embed(self.target_embedding, self.target_info, tokens, at, table)
 
     def position_table(self, positions: int) -> Tensor:

@@ -1,10 +1,21 @@
 """Integer models computed by compiled code: the same numbers as by torch, several times as fast.
 
-`kernels` finds the compiled code, `matrices` holds weights in their order, `model` runs passes.
+`kernels` finds the compiled code, `matrices` holds weights in their order, `embedding` and `model`
+run passes.
 """
 
-from waitinfo.model.native.kernels import KINDS, SWITCH, find_kernels
+from waitinfo.model.native.embedding import NativeEmbedding
+from waitinfo.model.native.kernels import KINDS, SWITCH, Library, find_kernels
 from waitinfo.model.native.matrices import NativeMatrix
 from waitinfo.model.native.model import NativeCaches, NativeModel
 
-__all__ = ["KINDS", "SWITCH", "NativeCaches", "NativeMatrix", "NativeModel", "find_kernels"]
+__all__ = [
+    "KINDS",
+    "SWITCH",
+    "Library",
+    "NativeCaches",
+    "NativeEmbedding",
+    "NativeMatrix",
+    "NativeModel",
+    "find_kernels",
+]

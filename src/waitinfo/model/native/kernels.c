@@ -26,6 +26,8 @@
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
 #define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
+#define PARTS 3 /* of a precise number, each of 8 bits */
+#define STEP 254.0f /* from one part to the next */
 
 /* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4]. */
 typedef struct {
@@ -54,6 +56,17 @@ typedef struct {
     Linear memory;
     const float *round_memory;
 } Model;
+
+/* Embeddings [tokens][width] as integers with a scale each, and what gives the tokens' info:
+ * a table, or a matrix for whole numbers, `hidden`, and the vector `out`; or nothing. */
+typedef struct {
+    const int8_t *weight;
+    const float *scale, *table;
+    const double *out;
+    Linear hidden;
+    int32_t width, begin; /* the token whose info is 1 */
+    float factor; /* of all embeddings */
+} Embedding;
 
 /* Keys and values of all heads of all rows, as whole numbers.
  *
@@ -262,10 +275,10 @@ __attribute__((always_inline)) static inline void multiply_vnni_rows(
         const int8_t *w = weights + (size_t)g * BLOCK * 4;
         __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
         __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
-        _mm_prefetch((const char *)(w + 1024), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 1088), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 1152), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 1216), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 4096), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 4160), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 4224), _MM_HINT_T0);
+        _mm_prefetch((const char *)(w + 4288), _MM_HINT_T0);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             int32_t four;
@@ -447,5 +460,14 @@ int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int
     Scratch s;
     if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
     CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
+    return 1;
+}
+
+/* Embed tokens at the positions `at`, with the embeddings of positions [..][width]. */
+int waitinfo_embed(int kind, const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
+                   const float *positions, float *x, float *info) {
+    Scratch s;
+    if (!scratch_open(&s, PARTS * rows, 1, m->width, 1)) return 0;
+    CALL(kind, embed, m, rows, tokens, at, positions, x, info, &s);
     return 1;
 }

@@ -204,6 +204,11 @@ static inline double NAME(exponential)(double x) {
     return p * scale.d;
 }
 
+static inline double NAME(hyperbolic_tangent)(double x) {
+    double e = NAME(exponential)(-2 * __builtin_fabs(x));
+    return __builtin_copysign((1 - e) / (1 + e), x);
+}
+
 /* softmax of x, which is overwritten, in whole multiples of 1/2048; a zero behind the last. */
 static void NAME(softmax)(float *x, int length, int16_t *out) {
     float most[8];
@@ -252,6 +257,18 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, int le
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
 }
 
+/* Ask for the first keys and values of a head, which are used soon. */
+static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
+    int pairs = (width + 1) / 2;
+    const char *keys = (const char *)(cache->keys + head * cache->keys_capacity * pairs * 2);
+    const char *values = (const char *)(cache->values + head * cache->values_capacity * width);
+    size_t size = (size_t)(length + KEYS - 1) / KEYS * KEYS * pairs * 4;
+    for (size_t i = 0; i < size; i += 64) __builtin_prefetch(keys + i, 0, 2);
+    size = (size_t)(length + 1) / 2 * 2 * width * 2;
+    for (size_t i = 0; i < size; i += 64) __builtin_prefetch(values + i, 0, 2);
+    __builtin_prefetch(cache->units + head * cache->keys_capacity, 0, 2);
+}
+
 /* Self-attention of new positions; their keys and values go to the cache first. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                  const int32_t *row, const int32_t *at, const float *info,
@@ -259,25 +276,26 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH], value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    for (int r = 0; r < rows; r++) {
-        const float *parts = s->wide + (size_t)r * 3 * d;
-        for (int h = 0; h < heads; h++) {
-            float unit = NAME(round_row)(parts + d + h * w, w, key);
-            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
-            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, unit, value);
-        }
-    }
     float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
-        const float *q = s->wide + (size_t)r * 3 * d;
+        const float *parts = s->wide + (size_t)r * 3 * d;
+        size_t head = (size_t)row[r] * heads;
         int length = at[r] + 1;
+        for (int h = 0; h < heads; h++) {
+            float key_unit = NAME(round_row)(parts + d + h * w, w, key);
+            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
+            NAME(store)(cache, head + h, at[r], w, key, key_unit, value);
+        }
         if (info) {
             memset(s->bias, 0, length * sizeof(float));
             s->bias[at[r]] = info[r] - 1;
         }
-        for (int h = 0; h < heads; h++)
-            NAME(attend)(q + h * w, cache, (size_t)row[r] * heads + h, length, w,
-                         info ? s->bias : 0, unit, s, mixed + (size_t)r * d + h * w);
+        int next = r + 1 < rows && row[r + 1] != row[r];
+        for (int h = 0; h < heads; h++) {
+            if (next) NAME(fetch)(cache, (size_t)row[r + 1] * heads + h, at[r + 1] + 1, w);
+            NAME(attend)(parts + h * w, cache, head + h, length, w, info ? s->bias : 0, unit, s,
+                         mixed + (size_t)r * d + h * w);
+        }
     }
 }
 
@@ -289,10 +307,13 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
     float unit = round_values / 12582912.0f / 2048.0f;
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
     for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++)
+        for (int h = 0; h < heads; h++) {
+            if (r + 1 < rows)
+                NAME(fetch)(memory, (size_t)row[r + 1] * heads + h, visible[r + 1], w);
             NAME(attend)(s->wide + (size_t)r * d + h * w, memory, (size_t)row[r] * heads + h,
                          visible[r], w, bias ? bias + (size_t)r * bias_stride : 0, unit, s,
                          mixed + (size_t)r * d + h * w);
+        }
 }
 
 /* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */
@@ -392,6 +413,80 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             }
         }
     }
+}
+
+/* tanh(x) as PARTS rows of whole numbers, plus 128: 127 tanh(x) is the sum of p_i / STEP^i. */
+static void NAME(split)(const float *x, int count, int stride, uint8_t *out) {
+    for (int i = 0; i < count; i++) {
+        float rest = (float)NAME(hyperbolic_tangent)(x[i]) * 127.0f;
+        for (int p = 0; p < PARTS; p++) {
+            float part = __builtin_rintf(rest);
+            out[(size_t)p * stride + i] = (uint8_t)((int)part + 128);
+            rest = (rest - part) * STEP;
+        }
+    }
+    for (int p = 0; p < PARTS; p++)
+        for (int i = count; i < stride; i++) out[(size_t)p * stride + i] = 0;
+}
+
+/* Info of embedded tokens x: 2 sigmoid(out tanh(W tanh(x))). */
+static void NAME(predict_info)(const Embedding *m, int rows, const float *x, float *info,
+                               Scratch *s) {
+    const Linear *hidden = &m->hidden;
+    int stride = 4 * hidden->groups;
+    double *totals = (double *)s->wide; /* which is large enough: three rows for each */
+    for (int r = 0; r < rows; r++) {
+        NAME(split)(x + (size_t)r * m->width, m->width, stride,
+                    s->bytes + (size_t)r * PARTS * stride);
+        totals[r] = 0;
+    }
+    for (int n = 0; n < hidden->outputs; n += BLOCK) {
+        const int8_t *weights = hidden->weights + (size_t)n * stride;
+        NAME(products)(s->bytes, PARTS * rows, stride, weights, hidden->groups, s->sums);
+        int count = hidden->outputs - n < BLOCK ? hidden->outputs - n : BLOCK;
+        for (int r = 0; r < rows; r++) {
+            const int32_t *sums = s->sums + (size_t)r * PARTS * BLOCK;
+            double products[BLOCK], total = 0;
+            for (int j = 0; j < count; j++) {
+                float value = 0;
+                for (int p = PARTS - 1; p >= 0; p--) { /* smallest first */
+                    float part = (float)(sums[p * BLOCK + j] - hidden->shift[n + j]);
+                    part = part * hidden->factor[n + j];
+                    float unit = p == 0 ? 1.0f : p == 1 ? STEP : STEP * STEP;
+                    value = value + part / unit;
+                }
+                products[j] = (float)NAME(hyperbolic_tangent)(value) * m->out[n + j];
+            }
+            for (int j = 0; j < count; j++) total += products[j];
+            totals[r] += total;
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        double e = NAME(exponential)(-__builtin_fabs(totals[r]));
+        info[r] = (float)(2 * (totals[r] < 0 ? e : 1) / (1 + e));
+    }
+}
+
+static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
+                        const float *positions, float *x, float *info, Scratch *s) {
+    int width = m->width;
+    for (int r = 0; r < rows; r++) {
+        const int8_t *weight = m->weight + (size_t)tokens[r] * width;
+        const float *position = positions + (size_t)at[r] * width;
+        float scale = m->scale[tokens[r]], *to = x + (size_t)r * width;
+        for (int i = 0; i < width; i++) {
+            float v = (float)weight[i] * scale;
+            v = v * m->factor;
+            to[i] = v + position[i];
+        }
+    }
+    if (!info) return;
+    if (m->table)
+        for (int r = 0; r < rows; r++) info[r] = m->table[tokens[r]];
+    else
+        NAME(predict_info)(m, rows, x, info, s);
+    for (int r = 0; r < rows; r++)
+        if (tokens[r] == m->begin) info[r] = 1;
 }
 
 #undef NAME

@@ -50,6 +50,13 @@ class Model(Structure):
     )  # fmt: skip
 
 
+class Embedding(Structure):
+    _fields_ = (
+        ("weight", c_void_p), ("scale", c_void_p), ("table", c_void_p), ("out", c_void_p),
+        ("hidden", Linear), ("width", c_int32), ("begin", c_int32), ("factor", c_float),
+    )  # fmt: skip
+
+
 class Cache(Structure):
     _fields_ = (
         ("keys", c_void_p), ("values", c_void_p), ("units", c_void_p),
@@ -92,11 +99,3 @@ def address(array: NDArray[np.generic] | None) -> c_void_p:
         return c_void_p(None)
     assert array.flags.c_contiguous
     return c_void_p(array.ctypes.data)
-
-
-def aligned(size: int, dtype: type) -> NDArray[np.generic]:
-    """An array that starts at a multiple of 64 bytes."""
-    item = np.dtype(dtype).itemsize
-    room = np.empty(size * item + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size * item].view(dtype)

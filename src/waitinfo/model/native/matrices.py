@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.kernels import BLOCK, Library, Linear, address, aligned
+from waitinfo.model.native.kernels import BLOCK, Library, Linear, address
+from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.native.threads import divide, run
 
 
@@ -28,7 +29,7 @@ class NativeMatrix:
         self.code = code
         outputs, inputs = weight.shape
         groups, blocks = -(-inputs // 4), -(-outputs // BLOCK)
-        self.weights = aligned(blocks * groups * BLOCK * 4, np.int8)
+        self.weights = weight_memory(blocks * groups * BLOCK * 4)
         self.shift = np.empty(outputs, np.int32)
         plain = weight.contiguous().numpy()
         code.code.waitinfo_pack(
