@@ -1,14 +1,16 @@
 """Load of the server: python benchmarks/serve.py [--levels 16,32] [--seconds 10] [--out FILE.json]
 
-N clients on loopback send 3 words a second each, whatever comes back. The delay of a translated
-word runs from the moment when the source word that released it was due, to the moment when the
-client has it. The largest N with a 95th percentile of at most 500 ms, over all words and over the
-last third alone, is searched for the server and for the engine alone, in one run on one machine.
+N clients on loopback send 3 words a second each, whatever comes back. The delay of a source word
+runs from the moment when it was due to the moment when the client has all words that it released.
+The largest N with a 95th percentile of at most 500 ms, over all words that released some and over
+the last third of them alone, is searched for the server and for the engine alone, in one run on one
+machine.
 
-The clients need CPU time too. For the server they are processes beside it on the same cores
-(`--generators`), for the engine tasks in its process. So there are two figures: the largest N, with
-the clients' cost in it, and the CPU time per source word of the process that has the model. The
-server's is without its clients, the engine's with them.
+The server's clients are processes beside it on the same cores (`--generators`) and need CPU time
+too. Real ones are elsewhere. So beside the engine, whose clients are tasks in its process, another
+process burns as much CPU time per word as the server's clients took. The CPU time per source word
+of the process that has the model is given as well: of the server without its clients, of the engine
+with its own.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ BOUND = 0.5  # seconds
 SETTLING = 2.0  # seconds at the beginning that do not count
 TEXT = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 
-Answer = tuple[float, float]  # when a word was due, and the delay of a word that it released
+Answer = tuple[float, float]  # when a word was due, and its delay
 Answers = list[Answer]
 
 
@@ -63,6 +65,7 @@ class Talk:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time() + draw.random() / RATE
         self._count = int(seconds * RATE)
+        self.sent = self._done = 0
         self.answers: Answers = []
 
     def _due(self, number: int) -> float:
@@ -71,13 +74,16 @@ class Talk:
     async def speak(self, send: Callable[[str], Awaitable[Any]]) -> None:
         for number, word in zip(range(self._count), cycle(self._words), strict=False):
             await asyncio.sleep(max(0.0, self._due(number) - self._loop.time()))
+            self.sent += 1
             await send(word)
 
-    def heard(self, number: int, words: int = 1) -> None:
-        """Words have come that the source word with this number released."""
-        due = self._due(number)
-        if due >= self._began + SETTLING:
-            self.answers += [(due, self._loop.time() - due)] * words
+    def worked_off(self, count: int, released: bool) -> None:
+        """So many source words are done with; whether words came with the newest of them."""
+        now = self._loop.time()
+        for number in range(self._done, count) if released else ():
+            if (due := self._due(number)) >= self._began + SETTLING:
+                self.answers.append((due, now - due))
+        self._done = count
 
 
 async def through_the_server(port: int, numbers: range, seconds: float) -> Answers:
@@ -85,18 +91,20 @@ async def through_the_server(port: int, numbers: range, seconds: float) -> Answe
         async with connect(f"ws://127.0.0.1:{port}/v1/stream", ping_interval=None) as ws:
             await ws.send('{"type": "start"}')
             assert json.loads(await ws.recv())["type"] == "started"
-            talk, ends, sent = Talk(number, seconds), {}, 0
+            talk = Talk(number, seconds)
 
             async def send(word: str) -> None:
-                nonlocal sent
-                ends[sent + len(word)] = len(ends)
-                sent += len(word) + 1
-                await ws.send(json.dumps({"type": "text", "text": word + " "}))
+                message = {"type": "text", "text": word + " ", "id": talk.sent}
+                await ws.send(json.dumps(message))
 
             async def listen() -> None:
+                released = False
                 async for data in ws:
-                    for word in json.loads(data).get("words", ()):
-                        talk.heard(ends[word["position"]])
+                    message = json.loads(data)
+                    released |= message["type"] == "words"
+                    if message["type"] == "idle":
+                        talk.worked_off(message["id"], released)
+                        released = False
 
             listening = asyncio.ensure_future(listen())
             await talk.speak(send)
@@ -115,12 +123,12 @@ async def engine_alone(translator: Any, clients: int, seconds: float) -> Answers
                 talk = Talk(number, seconds)
 
                 async def listen() -> None:
-                    read = -1
-                    async for event in stream:
-                        if event.kind == "READ":
-                            read += event.word is not None
-                        elif event.word:
-                            talk.heard(read, len(event.word.split()))
+                    released = False
+                    async for events, idle in stream.batches():
+                        released |= any(e.kind == "WRITE" and e.word for e in events)
+                        if idle:
+                            talk.worked_off(talk.sent, released)
+                            released = False
 
                 listening = asyncio.ensure_future(listen())
                 await talk.speak(lambda word: stream.push(word, wait=False))
@@ -228,17 +236,33 @@ def search_server(levels: list[int], seconds: float, options: argparse.Namespace
         process.wait()
 
 
-def search_engine(levels: list[int], seconds: float, options: argparse.Namespace) -> dict[str, Any]:
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    translator = waitinfo.load(device=options.device, dtype=options.dtype, streams=max(levels))
+def burn(share: float, seconds: float) -> float:
+    """Use a share of a core in small pieces, as clients do; the CPU time that was used."""
+    began, before = time.monotonic(), time.process_time()
+    while (elapsed := time.monotonic() - began) < seconds:
+        if time.process_time() - before > share * elapsed:
+            time.sleep(0.002)
+    return time.process_time() - before
+
+
+def search_engine(
+    levels: list[int], seconds: float, options: argparse.Namespace, clients_cpu: float
+) -> dict[str, Any]:
+    def load() -> waitinfo.Translator:
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        return waitinfo.load(device=options.device, dtype=options.dtype, streams=max(levels))
 
     def run(clients: int, seconds: float = seconds) -> tuple[Answers, float]:
-        return asyncio.run(engine_alone(translator, clients, seconds)), 0.0
+        burning = pool.submit(burn, clients_cpu * clients * RATE, seconds)
+        return asyncio.run(engine_alone(translator, clients, seconds)), burning.result()
 
-    run(2, 3.0)
-    search = Search("engine", run, lambda: cpu_seconds(os.getpid()))
-    return {"largest": search.largest(levels, seconds), "levels": search.levels}
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        translator = load()
+        run(2, 3.0)
+        search = Search("engine", run, lambda: cpu_seconds(os.getpid()))
+        return {"largest": search.largest(levels, seconds), "levels": search.levels}
 
 
 def compare(result: dict[str, Any]) -> None:
@@ -271,10 +295,15 @@ def main() -> None:
         "device": options.device, "dtype": options.dtype, "seconds": seconds,
         "cores": os.cpu_count(), "generators": options.generators,
     }  # fmt: skip
-    for name, run in (("server", search_server), ("engine", search_engine)):
-        if options.only in (None, name):
-            result[name] = run(levels, seconds, options)
-            print(f"{name}: {result[name]['largest']} clients", flush=True)
+    clients_cpu = 0.0
+    if options.only != "engine":
+        found = result["server"] = search_server(levels, seconds, options)
+        print(f"server: {found['largest']} clients", flush=True)
+        nearest = found["levels"][found["largest"] or levels[0]]
+        clients_cpu = nearest["clients_cpu_ms_a_word"] / 1000
+    if options.only != "server":
+        result["engine"] = search_engine(levels, seconds, options, clients_cpu)
+        print(f"engine: {result['engine']['largest']} clients", flush=True)
     if options.only is None:
         compare(result)
     save(options.out, result)

@@ -157,19 +157,16 @@ def test_what_is_done_with_is_forgotten() -> None:
     replay = Replay()
     for text in ("ab cd", ". ef", " gh"):
         replay.sent({"type": "text", "text": text})
-    replay.received(
-        {"replay": {"position": 0, "sentence": 0, "path": [[7, 1]], "read": 2}, "time": 1}
-    )
-    replay.received(
-        {"replay": {"position": 0, "sentence": 0, "path": [[8, 2]], "read": 2}, "time": 2}
-    )
+    said = {"position": 0, "sentence": 0, "read": 2, "last": ""}
+    replay.received({"replay": {**said, "path": [[7, 1]]}, "time": 1})
+    replay.received({"replay": {**said, "path": [[8, 2]]}, "time": 2})
     assert replay.resume("v")["path"] == [[7, 1], [8, 2]]
-    replay.received(
-        {"replay": {"position": 6, "sentence": 1, "path": [[9, 1]], "read": 1}, "time": 3}
-    )
+    said = {"position": 6, "sentence": 1, "read": 1, "last": "."}
+    replay.received({"replay": {**said, "path": [[9, 1]]}, "time": 3})
     assert [item["text"] for item in replay.items] == [" ef", " gh"]
     assert replay.resume("v") == {
-        "position": 6, "sentence": 1, "path": [[9, 1]], "read": 1, "seconds": 3, "vocabulary": "v",
+        "position": 6, "sentence": 1, "path": [[9, 1]], "read": 1, "last": ".", "seconds": 3,
+        "vocabulary": "v",
     }  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def test_a_case_worked_by_hand() -> None:
     rest = one.take(EVENTS[6:], trace=True)
     assert rest is not None and [(w.word, w.lag) for w in rest.words] == [("t", 1)]
     assert rest.text == " t"
+    assert found.replay.last == "" and rest.replay.last == "t"
     assert rest.replay.position == 11 and rest.replay.sentence == 1
     assert [read for _, read in rest.replay.path] == [1] and rest.replay.read == 1
     assert rest.trace == [e.as_dict() for e in EVENTS[6:]]
@@ -84,13 +85,14 @@ def test_a_resumed_stream_repeats_nothing(cut: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "text", "shown"),
-    [(1, "three", " three"), (1, " three", " three"), (1, "三", "三"), (0, "three", "three")],
+    ("last", "text", "shown"),
+    [("o", "tre", " tre"), ("o", " tre", " tre"), ("二", "三", "三"), ("", "tre", "tre")],
 )
 def test_a_space_after_text_that_a_resumed_stream_has_not_seen(
-    sentence: int, text: str, shown: str
+    last: str, text: str, shown: str
 ) -> None:
-    again = transcript(Resume(position=11, sentence=sentence))
+    sentence = 1
+    again = transcript(Resume(position=11, sentence=sentence, last=last))
     found = again.take(
         [
             event("READ", "▁drei", "drei", 1, 0, sentence=sentence),

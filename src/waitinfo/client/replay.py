@@ -17,6 +17,7 @@ class Replay:
         self._sentence = self._read = 0
         self._path: list[list[int]] = []
         self._seconds = 0.0
+        self._last = ""
 
     def sent(self, message: dict[str, Any]) -> None:
         """A message that carries text, or a mark in it, was handed in."""
@@ -30,7 +31,7 @@ class Replay:
             self.position, self._path = found["position"], []
         self._path += found["path"]
         self._sentence, self._read = found["sentence"], found["read"]
-        self._seconds = words["time"]
+        self._seconds, self._last = words["time"], found["last"]
 
     def _drop(self, count: int) -> None:
         """Forget the first characters, and the marks among them."""
@@ -52,6 +53,7 @@ class Replay:
             "sentence": self._sentence,
             "path": self._path,
             "read": self._read,
+            "last": self._last,
             "seconds": self._seconds,
             "vocabulary": vocabulary,
         }

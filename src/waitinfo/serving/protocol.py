@@ -31,6 +31,7 @@ class Resume(Message):
         [], description="Tokens accepted since then, each with the source tokens read before it."
     )
     read: int = Field(0, ge=0, description="Source tokens of the sentence that were reported.")
+    last: str = Field("", max_length=8, description="The `last` of the replay.")
     seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
     vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
 
@@ -125,6 +126,7 @@ class Replay(Message):
     sentence: int
     path: list[tuple[int, int]]
     read: int
+    last: str = Field("", description="Last character shown before it: whether a space is due.")
 
 
 class Words(Message):

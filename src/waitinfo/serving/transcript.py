@@ -122,7 +122,9 @@ class Transcript:
             "WRITE": self._write_event,
             "CUT": self._cut_event,
         }
-        self._follows = self.first > 0  # text was shown before the first of this stream
+        last = resume.last if resume else ""
+        self._unseen = last  # last character shown before this stream, until something is shown
+        self._shown = self._before = last  # last character shown, and the one before `start`
         self._last_seen = False  # the client has seen the last WRITE before
         self._seen_writes = len(resume.path) if resume else 0
         self._seen_reads = resume.read if resume else 0
@@ -160,6 +162,7 @@ class Transcript:
         self._seen_reads = 0
         if self.source.aligned and not self._seen_writes:
             self.start, self.first, self._path = self.source.position, sentence, []
+            self._before = self._shown
 
     def _read_event(self, event: Event) -> list[Word] | None:
         self._tokens = event.read
@@ -202,9 +205,9 @@ class Transcript:
         return [self._word(word, tokens, info, event) for word in shown]
 
     def _spaced(self, text: str) -> str:
-        """Text of an event; a resumed stream does not know that there was text before it."""
-        due = self._follows and not text.startswith(" ") and not is_unspaced(text[0])
-        self._follows = False
+        """Text of an event; the first of a resumed stream follows text that it has not seen."""
+        before, self._unseen, self._shown = self._unseen, "", text[-1]
+        due = before and not text.startswith(" ") and not is_unspaced(before + text[0])
         return f" {text}" if due else text
 
     def _word(self, text: str, tokens: Sequence[Written], info: float | None, event: Event) -> Word:
@@ -232,4 +235,5 @@ class Transcript:
             sentence=self.first,
             path=path,
             read=0 if several else self._tokens,
+            last=self._before,
         )
