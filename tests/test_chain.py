@@ -142,6 +142,61 @@ def test_corpora_survive_the_journey_and_the_swap(tmp_path: Path) -> None:
     assert swapped.token_counts("target").tolist() == corpus.token_counts("source").tolist()
 
 
+def test_joined_corpora_hold_the_pairs_of_both(tmp_path: Path) -> None:
+    tables = [write_pairs(tmp_path / f"{n}.tsv", toy_pairs(60, n)) for n in (1, 2)]
+    options = PrepareOptions(vocab="bpe:300", shard_mib=0.0005)
+    prepare(ParallelText(tsv=tables[:1]), tmp_path / "one", options)
+    other = PrepareOptions(vocabulary_from=tmp_path / "one")
+    prepare(ParallelText(tsv=tables[1:], tagged=tables[1:]), tmp_path / "two", other)
+    prepare(ParallelText(tsv=tables[1:]), tmp_path / "foreign", PrepareOptions(vocab="bpe:290"))
+    assert not script("join", tmp_path / "both", tmp_path / "one", tmp_path / "two").returncode
+    one, two, both = (Corpus(tmp_path / name) for name in ("one", "two", "both"))
+    assert len(one.train.tokens) > 1, "meant to be several shards"
+    for side in (0, 1):
+        found = both.train.gather(np.arange(len(both.train)), side)[0].tolist()
+        parts = [c.train.gather(np.arange(len(c.train)), side)[0].tolist() for c in (one, two)]
+        assert found == parts[0] + parts[1]
+    assert both.dev_text() == one.dev_text()
+    assert both.token_counts("source")[both.vocabulary.source.tag] == len(two.train)
+    entry, *entries = (c.manifest["splits"]["train"] for c in (both, one, two))
+    for key in ("pairs", "source_tokens", "target_tokens"):
+        assert entry[key] == sum(e[key] for e in entries)
+    failed = script("join", tmp_path / "none", tmp_path / "one", tmp_path / "foreign")
+    assert "its vocabulary is not that of" in failed.stderr and not (tmp_path / "none").exists()
+
+
+def test_pairs_that_are_no_translations_are_left_out(tmp_path: Path) -> None:
+    chunks = tmp_path / "chunks"
+    english = ["I paid 25 euros.", "Come in!", "We wait.", "Nobody knows.", "All of it is good."]
+    german = ["Ich zahlte 25 Euro.", "Come in!", "Wir" + " warten und" * 9, "", "Das the of is it"]
+    english += [f"Line {n} of the text." for n in range(60, 120)]
+    german += [f"Zeile {n} des Textes." for n in range(60, 120)]
+    german[5] = "Zeile 99 des Textes."
+    write(tmp_path / "plain.txt.xz", english)
+    write(chunks / "plain.0000.xz", german[:50])
+    write(chunks / "plain.0001.xz", german[50:])
+    write(tmp_path / "known.en", ["Line 70 of the text."])
+    out = tmp_path / "out.tsv"
+    options = ("--chunk", 50, "--without", tmp_path / "known.en")
+    made = script("pair", chunks, out, tmp_path / "plain.txt.xz", *options)
+    assert made.returncode == 0, made.stderr
+    kept = [(german[0], english[0])]
+    kept += [(g, e) for g, e in zip(german[6:], english[6:], strict=True) if " 70 " not in e]
+    lines = out.read_text("utf-8").splitlines()
+    assert [tuple(line.split("\t")) for line in lines] == kept
+    counts = json.loads(made.stdout.splitlines()[-1])
+    assert counts == {
+        "kept": 59, "copy": 1, "lengths": 1, "empty": 1, "not translated": 1, "other numbers": 1,
+        "known": 1,
+    }  # fmt: skip
+    # Shifted by a line, nothing fits.
+    write(chunks / "plain.0000.xz", german[5:55])
+    write(tmp_path / "plain.txt.xz", english[4:54])
+    (chunks / "plain.0001.xz").unlink()
+    shifted = script("pair", chunks, tmp_path / "b.tsv", tmp_path / "plain.txt.xz", *options)
+    assert "not aligned?" in shifted.stderr and not (tmp_path / "b.tsv").exists()
+
+
 def test_bulk_translation_writes_what_the_decoder_writes(tiny_model) -> None:
     bulk = load_script("translate_bulk")
     model, draw = tiny_model(encoder="bidirectional"), random.Random(1)
@@ -207,6 +262,7 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     settings = [
         "--device", "cpu", "--set", f"teacher=--config {tmp_path / 'recipe.toml'}",
         "--set", "search=--sample 5 --dtype float32 --jobs 1 --chunk 5",
+        "--set", "pairing=--every --chunk 5", "--set", "limits=--max-ratio 1000",
     ]  # fmt: skip
     first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
     assert first.returncode == 0, first.stderr
@@ -220,3 +276,9 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     assert [len(list(read_lines(path))) for path in translated[:3]] == [5, 5, 2]
     config = json.loads((work / "models" / "en-de-teacher" / "last" / "config.json").read_text())
     assert config["languages"] == {"source": "en", "target": "de"}
+    parallel, tagged, mixed = (
+        Corpus(work / "corpora" / name) for name in ("parallel", "tagged", "mixed")
+    )
+    assert len(mixed.train) == len(parallel.train) + len(tagged.train)
+    assert mixed.manifest["tagged"] == len(tagged.train) > 0
+    assert (work / "models" / "de-en-teacher" / "last" / "config.json").exists()

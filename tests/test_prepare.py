@@ -189,6 +189,55 @@ def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     assert [p.name for p in out.iterdir()] == ["thesis.doc"]
 
 
+# Back-translated text
+
+
+def tagged_corpus(tmp_path: Path, **options: object) -> Corpus:
+    """Twenty plain and thirty tagged pairs."""
+    pairs = list(dict.fromkeys(toy_pairs(400)))[:50]
+    plain = write_pairs(tmp_path / "plain.tsv", pairs[:20])
+    tagged = write_pairs(tmp_path / "tagged.tsv", pairs[20:])
+    dev = ParallelText(tsv=[write_pairs(tmp_path / "dev.tsv", [("ba", "something else")])])
+    text = ParallelText(tsv=[tagged, plain], tagged=[tagged])
+    prepare(text, tmp_path / "corpus", PrepareOptions(vocab="bpe:300", **options), dev=dev)
+    return Corpus(tmp_path / "corpus")
+
+
+def test_tagged_sources_begin_with_a_token_of_their_own(tmp_path: Path) -> None:
+    corpus = tagged_corpus(tmp_path)
+    tokenizer = corpus.vocabulary.source
+    first = [corpus.train.gather(np.array([i]), 0)[0][0] for i in range(50)]
+    assert [token == tokenizer.tag for token in first] == [True] * 30 + [False] * 20
+    assert corpus.token_counts("source")[tokenizer.tag] == 30 == corpus.manifest["tagged"]
+    assert corpus.token_counts("target")[tokenizer.tag] == 0
+    every = "".join(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x11000, 7), 0x10FFFF]))
+    assert tokenizer.tag not in tokenizer.encode(every)
+    # Without its tag, a source is what it is untagged.
+    source, _ = corpus.train.gather(np.array([0]), 0)
+    line = (tmp_path / "tagged.tsv").read_text("utf-8").split("\t")[0]
+    assert source[1:].tolist() == tokenizer.encode(line)
+
+
+def test_spoken_copies_of_tagged_pairs_are_tagged(tmp_path: Path) -> None:
+    corpus = tagged_corpus(tmp_path, spoken=1.0, languages=Languages("de", "en"))
+    tag = corpus.vocabulary.source.tag
+    first = [corpus.train.gather(np.array([i]), 0)[0][0] == tag for i in range(100)]
+    assert first == [True] * 60 + [False] * 40
+    assert corpus.manifest["tagged"] == 60
+
+
+def test_what_cannot_be_tagged(tmp_path: Path) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
+    with pytest.raises(WaitinfoError, match=r"--tagged b.tsv: not one of"):
+        ParallelText(tsv=[tsv], tagged=[Path("b.tsv")])
+    with pytest.raises(WaitinfoError, match="tagged pairs make no windows"):
+        ParallelText(tsv=[tsv], tagged=[tsv], in_order=[tsv])
+    text = ParallelText(tsv=[tsv], tagged=[tsv])
+    with pytest.raises(WaitinfoError, match="a vocabulary with bytes"):
+        prepare(text, tmp_path / "out", PrepareOptions(vocab="words:1"))
+    assert not (tmp_path / "out").exists()
+
+
 # Copies as they are spoken, and windows
 
 

@@ -251,3 +251,27 @@ def test_a_compiled_model_learns_the_same(toy_corpus: Path, tmp_path: Path) -> N
         train(given, tmp_path / str(compiled), display=SilentDisplay())
         curves.append([row["loss"] for row in metrics(tmp_path / str(compiled)) if "loss" in row])
     assert curves[0] == pytest.approx(curves[1], rel=1e-3)
+
+
+def test_a_run_starts_from_a_model(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, updates=30)
+    train(config, tmp_path / "first", display=SilentDisplay())
+    first = tmp_path / "first" / "last"
+    still = {"lr": 1e-12, "updates": 1, "average": "none", "start_from": str(first)}
+    train(values(toy_corpus, **still), tmp_path / "second", display=SilentDisplay())
+    before, after = (load_model(tmp_path / name).model for name in ("first/last", "second/last"))
+    for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+        torch.testing.assert_close(new, old, atol=1e-6, rtol=0, msg=name)
+    wider = values(toy_corpus, **still)
+    wider["model"]["ffn"] = 64
+    with pytest.raises(WaitinfoError, match=r"its model.ffn is 32, not 64"):
+        train(wider, tmp_path / "third", display=SilentDisplay())
+
+
+def test_a_run_cannot_start_from_another_vocabulary(toy_corpus: Path, tmp_path: Path) -> None:
+    train(values(toy_corpus, updates=1), tmp_path / "first", display=SilentDisplay())
+    tsv = write_pairs(tmp_path / "t.tsv", [(b, a) for a, b in toy_pairs(300)])
+    prepare(ParallelText(tsv=[tsv]), tmp_path / "corpus", PrepareOptions(vocab="words:1"))
+    config = values(tmp_path / "corpus", updates=1, start_from=str(tmp_path / "first"))
+    with pytest.raises(WaitinfoError, match=r"start_from.*(vocabulary|model\.)"):
+        train(config, tmp_path / "second", display=SilentDisplay())

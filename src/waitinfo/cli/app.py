@@ -14,7 +14,7 @@ from waitinfo.errors import WaitinfoError
 # Options that take several values after one flag: --source a b c.
 LISTS = {
     "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
-                "--exclude-target", "--in-order"},
+                "--exclude-target", "--in-order", "--tagged"},
     "train": {"--set"},
     "translate": {"--set"},
     "evaluate": {"--set"},

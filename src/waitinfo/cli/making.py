@@ -66,6 +66,10 @@ def prepare(
         Paths | None,
         typer.Option(help="Source or TSV files whose lines follow each other, for --windows."),
     ] = None,
+    tagged: Annotated[
+        Paths | None,
+        typer.Option(help="Source or TSV files with back-translated sources, to be tagged so."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A recipe; its [corpus] sets what is not given here.")
     ] = None,
@@ -89,6 +93,8 @@ def prepare(
         waitinfo prepare --source a.en b.en --target a.vi b.vi --vocab words:5 --out corpus
 
         waitinfo prepare --tsv a.tsv b.tsv --spoken 0.3 --windows 0.3 --in-order a.tsv --out corpus
+
+        waitinfo prepare --tsv a.tsv back-translated.tsv --tagged back-translated.tsv --out corpus
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
     from waitinfo.text.files import ParallelText
@@ -115,7 +121,7 @@ def prepare(
     options = PrepareOptions(**values, languages=Languages(source_language, target_language))
     with progress_bar() as progress:
         manifest = run(
-            ParallelText(source or [], target or [], tsv or [], in_order or []),
+            ParallelText(source or [], target or [], tsv or [], in_order or [], tagged or []),
             out,
             options,
             dev=ParallelText(dev_source or [], dev_target or []),

@@ -241,7 +241,8 @@ def read_tsv(path: Path, meter: Meter | None = None) -> Iterator[Pair]:
 class ParallelText:
     """Any number of aligned file pairs and TSV files, read as one sequence of pairs.
 
-    `in_order` names the source and TSV files whose lines follow each other as in the original text.
+    `in_order` names the source and TSV files whose lines follow each other as in the original text,
+    `tagged` those whose sources a machine wrote.
     """
 
     def __init__(
@@ -250,6 +251,7 @@ class ParallelText:
         targets: Sequence[Path] = (),
         tsv: Sequence[Path] = (),
         in_order: Sequence[Path] = (),
+        tagged: Sequence[Path] = (),
     ) -> None:
         if len(sources) != len(targets):
             raise WaitinfoError(
@@ -261,10 +263,17 @@ class ParallelText:
         self.meter = Meter()
         for path in self.paths:
             check_readable(path)
-        self.in_order = set(in_order)
-        for path in in_order:
-            if path not in (*sources, *tsv):
-                raise WaitinfoError(f"--in-order {path}: not one of the --source and --tsv files")
+        self.in_order, self.tagged = set(in_order), set(tagged)
+        for option, paths in (("in-order", in_order), ("tagged", tagged)):
+            for path in paths:
+                if path not in (*sources, *tsv):
+                    raise WaitinfoError(
+                        f"--{option} {path}: not one of the --source and --tsv files"
+                    )
+        if both := self.in_order & self.tagged:
+            raise WaitinfoError(
+                f"--tagged {min(both)}: also given with --in-order; tagged pairs make no windows"
+            )
 
     @property
     def paths(self) -> list[Path]:
@@ -279,17 +288,20 @@ class ParallelText:
         return bool(self.paths)
 
     def __iter__(self) -> Iterator[Pair]:
-        return (pair for pair, _ in self.with_positions())
+        return (pair for pair, _, _ in self.with_positions())
 
-    def with_positions(self) -> Iterator[tuple[Pair, int]]:
-        """All pairs with rising positions; those of pairs that follow each other differ by one."""
+    def with_positions(self) -> Iterator[tuple[Pair, int, bool]]:
+        """All pairs with rising positions, and whether they are tagged.
+
+        The positions of pairs that follow each other differ by one.
+        """
         position = 0
         for path, pairs in self._inputs():
             step = 1 if path in self.in_order else 2
             position += 1
             for pair in pairs:
                 position += step
-                yield pair, position
+                yield pair, position, path in self.tagged
 
     def _inputs(self) -> Iterator[tuple[Path, Iterator[Pair]]]:
         for source, target in self.aligned:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.text.corpus import FORMAT, MANIFEST, ShardWriter
 from waitinfo.text.files import Pair, ParallelText, normalise, sha256
 from waitinfo.text.languages import UNKNOWN, Languages
-from waitinfo.text.speech.copies import SAMPLE, Copies
+from waitinfo.text.speech.copies import SAMPLE, SPOKEN, Copies
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 CHUNK = 20_000  # pairs tokenized at a time
@@ -63,7 +63,16 @@ class Report:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     dropped_copies: Counter[str] = field(default_factory=Counter)
+    tagged: int = 0  # pairs with a tag at the front of the source, copies included
     notes: list[str] = field(default_factory=list)
+
+
+class _Item(NamedTuple):
+    """A pair to train on."""
+
+    kind: str  # of copy; "" for the pair itself
+    pair: Pair
+    tagged: bool = False
 
 
 def prepare(
@@ -141,6 +150,8 @@ class _Preparation:
         if not self.report.kept:
             raise WaitinfoError(f"{train.paths[0]}: no sentence pairs are left to train on")
         vocabulary = self._vocabulary(self._with_copies(sample))
+        if train.tagged:
+            _ = vocabulary.source.tag  # an error before the long pass, not in it
         del sample
         chosen = set() if dev_pairs else self._choose_holdout()
         train_entry, taken, counts = self._second_pass(vocabulary, chosen)
@@ -170,15 +181,15 @@ class _Preparation:
         sample: list[Pair] = []
         report = self.report
         with self.spool.open("w", encoding="utf-8", newline="\n") as spool:
-            for raw, position in train.with_positions():
+            for raw, position, tagged in train.with_positions():
                 report.read += 1
                 pair = Pair(normalise(raw.source), normalise(raw.target))
                 if reason := self._unwanted(pair, seen, held_out):
                     report.dropped[reason] += 1
                     if repeats and reason == REPEATED:
-                        spool.write(f"{pair.source}\t{pair.target}\t{-position}\n")
+                        spool.write(f"{pair.source}\t{pair.target}\t{-position}\t0\n")
                     continue
-                spool.write(f"{pair.source}\t{pair.target}\t{position}\n")
+                spool.write(f"{pair.source}\t{pair.target}\t{position}\t{tagged:d}\n")
                 self._reservoir(sample, pair)
                 report.kept += 1
                 if report.read % 5000 == 0:
@@ -261,51 +272,53 @@ class _Preparation:
         counts = [np.zeros(size, np.int64) for size in sizes]
         taken: list[Pair] = []
         for chunk in self._training_pairs(chosen, taken):
-            pairs = [pair for _, pair in chunk]
-            sources = vocabulary.source.encode_many([pair.source for pair in pairs])
-            targets = vocabulary.target.encode_many([pair.target for pair in pairs])
+            sources = vocabulary.source.encode_many([item.pair.source for item in chunk])
+            targets = vocabulary.target.encode_many([item.pair.target for item in chunk])
             tokens: list[list[int]] = [[], []]
-            for (kind, _), source, target in zip(chunk, sources, targets, strict=True):
+            for (kind, _, tagged), source, target in zip(chunk, sources, targets, strict=True):
+                if tagged:
+                    source.insert(0, vocabulary.source.tag)
                 if reason := self._unfit(len(source), len(target)):
                     (self.report.dropped_copies if kind else self.report.dropped)[reason] += 1
                     continue
                 writer.add(source, target)
+                self.report.tagged += tagged
                 tokens[0] += source
                 tokens[1] += target
             for side in (0, 1):
                 counts[side] += np.bincount(np.array(tokens[side], int), minlength=sizes[side])
         return writer.close(), taken, counts
 
-    def _training_pairs(
-        self, chosen: set[int], taken: list[Pair]
-    ) -> Iterator[list[tuple[str, Pair]]]:
+    def _training_pairs(self, chosen: set[int], taken: list[Pair]) -> Iterator[list[_Item]]:
         """Pairs to train on, in chunks: plain ones with kind "" and their copies.
 
         The pairs at the chosen indices go to `taken` instead, and get no copies.
         """
         index = 0
         for lines in self._chunks():
-            chunk: list[tuple[str, Pair]] = []
-            for pair, position in lines:
+            chunk: list[_Item] = []
+            for pair, position, tagged in lines:
                 if position > 0:
                     index += 1
                     if index - 1 in chosen:
                         taken.append(pair)
                         continue
-                    chunk.append(("", pair))
+                    chunk.append(_Item("", pair, tagged))
                 if self.copies:
-                    chunk += self.copies.of(pair, abs(position), single=position > 0)
+                    copies = self.copies.of(pair, abs(position), single=position > 0)
+                    # A window that ends here is of the lines before.
+                    chunk += (_Item(k, copy, tagged and k == SPOKEN) for k, copy in copies)
             yield chunk
             self.progress.advance(index)
         if self.copies:
-            yield list(self.copies.rest())
+            yield [_Item(kind, copy) for kind, copy in self.copies.rest()]
 
-    def _chunks(self) -> Iterator[list[tuple[Pair, int]]]:
+    def _chunks(self) -> Iterator[list[tuple[Pair, int, bool]]]:
         """Pairs of the temporary file with their positions, negative for repeated pairs."""
         with self.spool.open(encoding="utf-8", newline="\n") as spool:
             while lines := list(islice(spool, CHUNK)):
                 rows = (line.rstrip("\n").split("\t") for line in lines)
-                yield [(Pair(source, target), int(place)) for source, target, place in rows]
+                yield [(Pair(s, t), int(place), tagged == "1") for s, t, place, tagged in rows]
 
     def _unfit(self, source: int, target: int) -> str | None:
         longer, shorter = max(source, target), min(source, target)
@@ -341,6 +354,7 @@ class _Preparation:
             "splits": splits,
             "read": self.report.read,
             "dropped": dict(self.report.dropped),
+            **({"tagged": self.report.tagged} if self.report.tagged else {}),
             **self._copies_entry(),
             "notes": self.report.notes,
             "inputs": {

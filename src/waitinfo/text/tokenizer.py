@@ -145,6 +145,15 @@ class Tokenizer:
         """Whether characters without a piece are encoded as bytes, so that none is unknown."""
         return not self._joins
 
+    @property
+    def tag(self) -> int:
+        """A token that no text contains, to tag sentences: a byte that UTF-8 does not use."""
+        if not self.has_bytes:
+            raise WaitinfoError(
+                "tagged sentences require a vocabulary with bytes; use --vocab bpe:SIZE"
+            )
+        return self.token("<0xFF>")
+
     def is_byte(self, token: int) -> bool:
         """Whether a token is one byte of a character."""
         return self._processor.is_byte(token)

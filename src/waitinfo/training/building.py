@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+
 import torch
 
+from waitinfo.errors import WaitinfoError
+from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
 
 
 def build_model(run: RunConfig, corpus: Corpus, device: torch.device) -> Transformer:
-    """The model that the run's seed decides."""
+    """The model that the run's seed decides, or the one it starts from."""
     torch.manual_seed(run.training.seed)
     model = Transformer(run.model_config(corpus)).to(device)
-    fit_token_info(model, corpus)
+    if run.training.start_from:
+        take_weights(model, corpus, Path(run.training.start_from))
+    else:
+        fit_token_info(model, corpus)
     return model
+
+
+def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
+    """Begin with the weights of a model of the same shape and vocabulary."""
+    given = load_model(folder, "cpu")
+    old, new = asdict(given.model.config), asdict(model.config)
+    for name, value in new.items():
+        if old[name] != value and "dropout" not in name:
+            raise WaitinfoError(
+                f"training.start_from {folder}: its model.{name} is {old[name]}, not {value}"
+            )
+    theirs, ours = given.vocabulary, corpus.vocabulary
+    if (theirs.source.model, theirs.target.model) != (ours.source.model, ours.target.model):
+        raise WaitinfoError(
+            f"training.start_from {folder}: its vocabulary is not the corpus's; prepare the corpus "
+            f"with --vocab-from {folder}"
+        )
+    model.load_weights(given.model.weights())
 
 
 def fit_token_info(model: Transformer, corpus: Corpus) -> None:

@@ -46,8 +46,7 @@ LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 FLEXIBLE = {
     "lr", "warmup", "updates", "max_minutes", "pause_minutes", "log_every", "validate_every",
     "validate_sentences", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints",
-    "weights_dtype", "part_mib", "device", "threads", "graphs",
-    "compile", "kernels",
+    "weights_dtype", "part_mib", "device", "threads", "graphs", "compile", "kernels", "start_from",
 }  # fmt: skip
 
 
@@ -56,6 +55,7 @@ class TrainingConfig:
     """The trainer's knobs; every one can be given in a recipe or with --set training.KEY=VALUE."""
 
     seed: int = 1
+    start_from: str = ""  # a model whose weights the run begins with
     updates: int = 100_000
     max_minutes: float = 0.0  # of the whole run, resumed parts counted; 0 for no limit
     pause_minutes: float = 0.0  # stop this call after this time; resume later; 0 for never

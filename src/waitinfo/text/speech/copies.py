@@ -14,6 +14,7 @@ from waitinfo.text.files import Pair
 from waitinfo.text.speech.speaker import PLAIN, Speaker, style_of
 from waitinfo.text.speech.windows import Windows
 
+SPOKEN = "spoken"  # the kind of copies of single pairs
 SPOKEN_WINDOWS = 0.5  # share of the windows whose source has no punctuation
 SAMPLE = 100_000  # pairs whose words are mistaken for each other
 
@@ -62,7 +63,7 @@ class Copies:
         A pair that is not `single` is only used in windows.
         """
         if self.spoken and single and self._random.random() < self.spoken:
-            yield self._count("spoken", Pair(self._speaker.say(pair.source), pair.target))
+            yield self._count(SPOKEN, Pair(self._speaker.say(pair.source), pair.target))
         if self.windows:
             yield from self._window(self._windows.add(pair, position))
 

@@ -1,0 +1,155 @@
+"""Back-translated text as pairs: `python experiments/pair.py CHUNKS OUT FILE …`.
+
+CHUNKS is a folder that translate_bulk.py wrote, and every FILE is text that it translated. A line
+of OUT (TSV, plain or .xz) is a translation, a tab and the original. Pairs that do not look like
+translations are left out: empty ones, copies, those of very different lengths, and translations
+that repeat themselves, have other numbers than the original or English words where German ones
+should be. Chunks that are missing are passed over, and with --without so are originals that other
+files have.
+
+A report names, for each chunk, what was dropped and in how many of the originals with numbers the
+translation has them, too: a chunk far below the others is not aligned, and is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from waitinfo.text.files import normalise, read_lines
+
+LONGER, SLACK = 2.0, 15  # a side may have this many times the characters of the other, and more
+REPEATS = 3  # times that the same two words may follow each other in a line
+NUMBERS = re.compile(r"\d+")
+LEAST = 0.7  # share of the numbered originals whose translations have a number of theirs
+ENOUGH = 30  # such originals that say something
+# Short words of English that German text does not have.
+FOREIGN = frozenset(
+    ("the", "and", "of", "to", "is", "that", "it", "you", "for", "are", "with", "this", "have")
+)
+
+
+def repeats(text: str) -> bool:
+    """Whether a line contains a run that is written again and again."""
+    words = text.split()
+    if len(words) < 2 * REPEATS:
+        return len(words) > 3 and len(set(words)) == 1
+    for size in (1, 2, 3, 4):
+        run = 0
+        for left, right in zip(words, words[size:], strict=False):
+            run = run + 1 if left == right else 0
+            if run >= size * REPEATS:
+                return True
+    return False
+
+
+def foreign(text: str) -> bool:
+    """Whether a third of the words, and three at least, are English."""
+    words = text.lower().split()
+    found = sum(word in FOREIGN for word in words)
+    return found >= 3 and 3 * found >= len(words)
+
+
+def other_numbers(translation: str, original: str) -> bool:
+    """Whether both sides have numbers of two digits or more, and none in common."""
+    left, right = ({n for n in NUMBERS.findall(t) if len(n) > 1} for t in (translation, original))
+    return bool(left and right and not left & right)
+
+
+def fault(translation: str, original: str) -> str | None:
+    """Why a pair is left out."""
+    if not translation or not original:
+        return "empty"
+    shorter, longer = sorted((len(translation), len(original)))
+    faults = {
+        "copy": lambda: translation == original,
+        "lengths": lambda: longer > LONGER * shorter + SLACK,
+        "repeats itself": lambda: repeats(translation),
+        "not translated": lambda: foreign(translation),
+        "other numbers": lambda: other_numbers(translation, original),
+    }
+    return next((reason for reason, found in faults.items() if found()), None)
+
+
+def chunks(folder: Path, file: Path, size: int) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """The chunks of a file that exist, with their lines and the file's."""
+    name = file.name.split(".")[0]
+    found = sorted(folder.glob(f"{name}.[0-9][0-9][0-9][0-9].xz"))
+    if not found:
+        return
+    lines, at = read_lines(file), 0
+    for path in found:
+        written = list(read_lines(path))
+        first = int(path.name.split(".")[1]) * size
+        originals = list(islice(lines, first - at, first - at + size))
+        at = first + len(originals)
+        if len(originals) != len(written):
+            sys.exit(f"{path}: {len(written):,} lines for {len(originals):,} of {file}")
+        yield path, written, originals
+
+
+def numbered(written: list[str], originals: list[str]) -> tuple[int, int]:
+    """How many originals have numbers, and how many of their translations share one."""
+    both = zip(written, originals, strict=True)
+    found = [(set(NUMBERS.findall(o)), set(NUMBERS.findall(w))) for w, o in both]
+    return sum(bool(o) for o, _ in found), sum(bool(o & w) for o, w in found)
+
+
+def known_lines(files: list[Path]) -> set[str]:
+    """Normalised lines of files."""
+    return {normalise(line) for file in files for line in read_lines(file)}
+
+
+def write(
+    path: Path, written: list[str], originals: list[str], out: IO[str], every: bool, known: set[str]
+) -> Counter[str]:
+    """Write the pairs of a chunk that are good, or every one; report on it."""
+    total, shared = numbered(written, originals)
+    share = shared / total if total else 1.0
+    if total >= ENOUGH and share < LEAST and not every:
+        sys.exit(f"{path}: only {share:.0%} of the numbers are in the translations; not aligned?")
+    counts: Counter[str] = Counter()
+    for left, right in zip(map(normalise, written), map(normalise, originals), strict=True):
+        reason = "known" if right in known else fault(left, right)
+        counts[reason or "kept"] += 1
+        if not reason or (every and left and right):
+            out.write(f"{left}\t{right}\n")
+    record = {"chunk": path.name, "numbers": round(share, 3), **counts}
+    print(json.dumps(record), flush=True)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("chunks", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--chunk", type=int, default=100_000, help="as for translate_bulk.py")
+    parser.add_argument("--every", action="store_true", help="count, but keep all but empty lines")
+    parser.add_argument("--without", type=Path, nargs="*", default=[], help="text to leave out")
+    given = parser.parse_args()
+    known = known_lines(given.without)
+    partial = given.out.with_name(f".{given.out.name}.partial")
+    opened = lzma.open if given.out.suffix == ".xz" else open
+    counts: Counter[str] = Counter()
+    with opened(partial, "wt", encoding="utf-8") as out:
+        for file in given.files:
+            for path, written, originals in chunks(given.chunks, file, given.chunk):
+                counts += write(path, written, originals, out, given.every, known)
+    if not counts:
+        partial.unlink()
+        sys.exit(f"{given.chunks}: no translations of these files")
+    partial.rename(given.out)
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
