@@ -90,7 +90,7 @@ class Client:
                     now = time.monotonic()
                     when.append(now)
                     delays.append(now - released)
-            elif event.token != END_OF_SENTENCE:
+            elif event.kind == "READ" and event.token != END_OF_SENTENCE:
                 released = self.arrivals[0]  # any of a word's tokens can release something
                 if event.word is not None:
                     self.arrivals.popleft()

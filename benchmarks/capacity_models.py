@@ -31,13 +31,13 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
     folder = find_model(options.model)
     if options.size is None and not options.host_only:
         loaded = load_model(folder, options.device, options.dtype)
-        return Translator(loaded, streams, observer=observer, segment="punctuation", recorded=True)
+        return Translator(loaded, streams, observer=observer, segment="punctuation")
     sizes = TINY if options.host_only else SIZES[options.size]
     loaded = random_model(Vocabulary.load(folder), sizes)
     if not options.host_only:
         dtype = "float32" if options.dtype == "auto" else options.dtype
         loaded.model.to(options.device, getattr(torch, dtype))
-        return Translator(loaded, streams, observer=observer, segment="punctuation", recorded=True)
+        return Translator(loaded, streams, observer=observer, segment="punctuation")
     translator = Translator(loaded, 1)
     engine = RecordedEngine(loaded.model, loaded.system, streams, reserved=16)
     engine.steps = NoModel(streams, len(loaded.vocabulary.target))  # type: ignore[assignment]

@@ -26,7 +26,8 @@ from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerMatrix
 from waitinfo.model.quantize import quantize
-from waitinfo.streaming.engine import WRITE, Engine
+from waitinfo.streaming.engine import WRITE
+from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
 from waitinfo.systems import System, build_system
@@ -48,17 +49,15 @@ def build(size: str, device: str, dtype: str) -> Transformer:
 
 def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> AnyEngine:
     """The fastest engine for the model's device. Random weights loop, which is not cut here."""
-    Engine.cuts_loops = False
-    return new_engine(model, system, slots, capacity, "guard", 8192, recorded=True)
+    BaseEngine.cuts_loops = False
+    return new_engine(model, system, slots, capacity, "guard", 8192)
 
 
 def pretend_written(engine: AnyEngine, slot: int, count: int) -> None:
     """Let an engine go on as if so many target tokens were written."""
+    engine.state.written[slot] = count
     if isinstance(engine, RecordedEngine):
-        engine.host.written[slot] = count
         engine.steps.state.counts[slot, WRITTEN] = count
-    else:
-        engine.state.written[slot] = count
 
 
 def sentence(draw: random.Random, length: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Back-translated text as pairs: `python experiments/pair.py CHUNKS OUT FILE …`.
 
-CHUNKS is a folder that translate_bulk.py wrote, and every FILE is text that it translated. A line
+CHUNKS is a folder of translations: NAME.0000.xz, NAME.0001.xz, … are those of a FILE called NAME,
+as many lines each as --chunk says (the last one fewer), made with `waitinfo translate`. A line
 of OUT (TSV, plain or .xz) is a translation, a tab and the original. Pairs that do not look like
 translations are left out: empty ones, copies, those of very different lengths, and translations
 that repeat themselves, have other numbers than the original or English words where German ones
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("chunks", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--chunk", type=int, default=100_000, help="as for translate_bulk.py")
+    parser.add_argument("--chunk", type=int, default=100_000, help="lines in a chunk")
     parser.add_argument("--every", action="store_true", help="count, but keep all but empty lines")
     parser.add_argument("--without", type=Path, nargs="*", default=[], help="text to leave out")
     given = parser.parse_args()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.text.corpus import MANIFEST, Corpus, Split
+from waitinfo.text.corpus import MANIFEST, ORIGINS, Corpus, Split
 
 SIDES = ("source", "target")
 Sentences = tuple[np.ndarray, np.ndarray]  # concatenated tokens, and the length of each sentence
@@ -55,6 +55,8 @@ def swap(corpus: Corpus, out: Path) -> None:
     for one, other in (SIDES, SIDES[::-1]):
         for name in ("dev.{}.txt", "counts.{}.npy"):
             shutil.copyfile(corpus.folder / name.format(one), partial / name.format(other))
+    if corpus.origins() is not None:
+        shutil.copyfile(corpus.folder / ORIGINS, partial / ORIGINS)
     known = manifest.get("languages", {})
     swapped = dict(zip(SIDES, SIDES[::-1], strict=True))
     manifest["languages"] = {swapped[side]: code for side, code in known.items()}

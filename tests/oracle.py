@@ -107,7 +107,6 @@ class Unfinished:
     written: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     seen: list[list[int] | None] = field(default_factory=list)  # per head, at each position
-    cuts_loops: bool = True
 
     @property
     def complete(self) -> bool:
@@ -136,7 +135,6 @@ def uncached_decodes(
     sources: list[list[int]],
     dials: list[float],
     guard: bool = True,
-    cuts_loops: bool = True,
 ) -> list[tuple[list[int], list[int]]]:
     """Greedy decoding that recomputes everything at every step.
 
@@ -144,9 +142,7 @@ def uncached_decodes(
     and written tokens are computed together, without padding. Returns the tokens written, with
     end-of-sentence, and the path of each sentence.
     """
-    rows = [
-        Unfinished([*s, EOS], k, cuts_loops=cuts_loops) for s, k in zip(sources, dials, strict=True)
-    ]
+    rows = [Unfinished([*s, EOS], k) for s, k in zip(sources, dials, strict=True)]
     return uncached_rest(model, system, rows, guard)
 
 
@@ -191,7 +187,7 @@ def _write(
         accepted = system.accept(_policy_state(model, group), step).tolist()
     writers = []
     for row, best, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
-        looping = row.cuts_loops and literal_loop([*row.written, best], row.source[: row.read])
+        looping = literal_loop([*row.written, best], row.source[: row.read])
         token = EOS if looping else best
         if now and (complete or not (guard or looping) or token != EOS):
             row.written.append(token)

@@ -28,8 +28,12 @@ def toy_tokenizer() -> Tokenizer:
 
 @lru_cache(maxsize=2)
 def toy_model(system: str = "wait-k") -> LoadedModel:
+    return model_with(toy_tokenizer(), system)
+
+
+def model_with(tokenizer: Tokenizer, system: str = "wait-k") -> LoadedModel:
+    """A model with random weights and this vocabulary on both sides."""
     chosen = build_system(system)
-    tokenizer = toy_tokenizer()
     torch.manual_seed(3)
     sizes = {"source_vocabulary": len(tokenizer), "target_vocabulary": len(tokenizer)}
     model = Transformer(tiny_config(**sizes, **chosen.model_defaults)).double().eval()

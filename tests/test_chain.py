@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import random
 import re
 import subprocess
 import sys
@@ -14,11 +13,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import toy_pairs, write_pairs
-from tests.test_experiments import load_script
-from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import build_system
 from waitinfo.text.corpus import Corpus
-from waitinfo.text.files import ParallelText, read_lines
+from waitinfo.text.files import ParallelText, read_bytes
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 
@@ -197,18 +193,6 @@ def test_pairs_that_are_no_translations_are_left_out(tmp_path: Path) -> None:
     assert "not aligned?" in shifted.stderr and not (tmp_path / "b.tsv").exists()
 
 
-def test_bulk_translation_writes_what_the_decoder_writes(tiny_model) -> None:
-    bulk = load_script("translate_bulk")
-    model, draw = tiny_model(encoder="bidirectional"), random.Random(1)
-    sources = [[draw.randrange(4, 40) for _ in range(n)] for n in (3, 9, 1, 5, 5, 2, 7)]
-    expected = Decoder(model, build_system("full")).decode(sources, 1)
-    found = bulk.translate(model, sources, bulk.Options(rows=3))
-    for tokens, other in zip(found, expected, strict=True):
-        common = min(len(tokens), len(other.tokens))  # their limits of length differ
-        assert tokens[:common] == other.tokens[:common]
-        assert common >= 5 or len(tokens) == len(other.tokens)
-
-
 # The chain itself
 
 RECIPE = """
@@ -261,8 +245,9 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     settings = [
         "--device", "cpu", "--set", f"teacher=--config {tmp_path / 'recipe.toml'}",
-        "--set", "search=--sample 5 --dtype float32 --jobs 1 --chunk 5",
-        "--set", "pairing=--every --chunk 5", "--set", "limits=--max-ratio 1000",
+        "--set", "search=--temperature 0.9 --top-k 5 --threads 1",
+        "--set", "distillation=--beam 2 --max-tokens 120 --threads 1",
+        "--set", "pairing=--every", "--set", "limits=--max-ratio 1000",
     ]  # fmt: skip
     first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
     assert first.returncode == 0, first.stderr
@@ -271,9 +256,13 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     assert second.stdout.splitlines()[0] == "continuing: en-de-teacher"
     assert "parallel" not in second.stdout
-    translated = sorted((work / "text" / "back-translated").glob("*.xz"))
-    assert len(translated) == 3 * 13  # 12 lines are 5 and 5 and 2
-    assert [len(list(read_lines(path))) for path in translated[:3]] == [5, 5, 2]
+    translated = work / "text" / "back-translated" / "english.0000.xz"
+    assert len(list(read_bytes(translated))) == 13 * 12
+    distilled = [line.split(b"\t") for line in read_bytes(work / "text" / "distilled.tsv.xz")]
+    assert {len(row) for row in distilled} == {3}
+    origins = [row[2].rstrip(b"\n").decode() for row in distilled]
+    assert origins.count("original") == len(Corpus(work / "corpora" / "parallel").train)
+    assert set(origins) <= {"original", "distilled"}
     config = json.loads((work / "models" / "en-de-teacher" / "last" / "config.json").read_text())
     assert config["languages"] == {"source": "en", "target": "de"}
     parallel, tagged, mixed = (

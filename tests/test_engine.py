@@ -102,7 +102,7 @@ def test_random_arrivals_equal_the_uncached_oracle(name: str, kind: type) -> Non
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
     dials = [dial_near(system, k) for k in draws]
     records = trickle(name, sources, dials, slots=7, seed=1, kind=kind)
-    expected = uncached_decodes(model, system, sources, dials, cuts_loops=kind is Engine)
+    expected = uncached_decodes(model, system, sources, dials)
     for source, (tokens, path), record in zip(sources, expected, records, strict=True):
         assert [event.token for event in record.writes] == tokens
         assert [event.read for event in record.writes] == path
@@ -124,8 +124,8 @@ def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[i
     """A hundred sentences per system, thirty at a time, against decoding without caches."""
     made = build(name, vocabulary=600)
     dials = [dial_near(made[1], 1.0 + i % 5) for i in range(len(real_sentences))]
+    expected = uncached_decodes(*made, real_sentences, dials)
     for kind in (Engine, RecordedEngine) if name == "wait-info" else (Engine,):
-        expected = uncached_decodes(*made, real_sentences, dials, cuts_loops=kind is Engine)
         records = trickle(name, real_sentences, dials, slots=30, seed=7, made=made, kind=kind)
         for (tokens, path), record in zip(expected, records, strict=True):
             assert [event.token for event in record.writes] == tokens

@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "systems": {"model", "text"},
     "streaming": {"model", "systems", "text"},
     "translation": {"model", "streaming", "systems", "text"},
+    "distillation": {"model", "streaming", "systems", "text", "translation"},
     "evaluation": {"model", "streaming", "systems", "text", "translation"},
     "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
@@ -132,7 +133,7 @@ def test_the_core_needs_four_packages() -> None:
             continue
         allowed = CORE | sys.stdlib_module_names | {"waitinfo"}
         allowed |= PACKAGES.get(name, set())
-        if module.startswith("waitinfo.model.kernels"):
+        if module.startswith(("waitinfo.model.kernels", "waitinfo.streaming.recorded.kernels")):
             allowed = allowed | {"triton"}
         for other in imports(path, inside=False):
             assert other.split(".")[0] in allowed, f"{module} imports {other}"
@@ -214,6 +215,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("translate --help", "--pace"),
         ("evaluate --help", "--reference"),
         ("analyse --help", "--source-tags"),
+        ("distill --help", "--teacher"),
         ("models", "wait-info"),
         ("models de-en", "de-en"),
     ],

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.conftest import tiny_config
+from tests.oracle import dial_near
 from tests.streams import record, some_text, toy_model
 from tests.test_decoder import sentences
 from tests.test_engine import MODELS, build, trickle
 from waitinfo.errors import WaitinfoError
+from waitinfo.model import Transformer
 from waitinfo.model.attention import attend
 from waitinfo.model.cache import Pages
 from waitinfo.streaming.engine import WRITE, Engine
+from waitinfo.streaming.engine.loops import RepeatCounts, repeats
 from waitinfo.streaming.recorded import RecordedEngine, recordable
 from waitinfo.streaming.recorded.engine import ROWS
 from waitinfo.streaming.recorded.paging import BLOCK, SCRATCH, BlockTable
+from waitinfo.streaming.recorded.steps import Steps
 from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.streaming.translator import Translator
-
-pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
+from waitinfo.systems import System, build_system
+from waitinfo.text.special import BOS, PAD
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNELS = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]
+
+
 def outline(events: list) -> list[tuple]:
-    return [(e.slot, e.kind, e.token, e.read, e.written, e.last) for e in events]
+    return [(e.slot, e.kind, e.token, e.read, e.written, e.last, e.cut) for e in events]
 
 
 def by_slot(events: list) -> list[tuple]:
@@ -195,8 +207,7 @@ def test_streams_report_the_same_with_both_engines() -> None:
         for words in zip(*texts, strict=True):
             translator.push_many(dict(zip(streams, words, strict=True)))
         translator.finish_many(streams)
-        traces = [[e for e in stream.trace if e.kind != "CUT"] for stream in streams]
-        found.append([record(trace) for trace in traces])
+        found.append([record(stream.trace) for stream in streams])
         assert translator.open_streams == 0
     assert found[0] == found[1]
     assert max(event[-1] for event in found[0][0]) > 2  # sentences
@@ -284,6 +295,225 @@ def test_the_kernel_for_pages_equals_the_formula(width: int) -> None:
     torch.testing.assert_close(
         paged.paged_attention(queries, keys, values, by_head), expected, rtol=1e-4, atol=1e-5
     )
+
+
+def moved(name: str, device: str, **changes: object) -> tuple[Transformer, System]:
+    """A model on a device, in float32 on a GPU. Heads of 16 numbers are those of the kernels."""
+    if device == "cpu":
+        return MODELS[name]
+    model, system = build(name, heads=2, **changes)
+    return model.float().cuda(), system
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ending", ["guard", "allow"])
+def test_loops_are_cut_alike(ending: str, device: str) -> None:
+    """Plain random weights loop. Some sources repeat words, so that their translation may."""
+    system = build_system("wait-info")
+    torch.manual_seed(1)
+    model = Transformer(tiny_config(**system.model_defaults, heads=2)).double().eval()
+    if device == "cuda":
+        model = model.float().cuda()
+    draw = random.Random(2)
+    sources = [[draw.randint(4, 8) for _ in range(24)] for _ in range(6)] + [[5, 6, 7] * 8]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        engine = kind(model, system, slots=len(sources), capacity=40, ending=ending)
+        for slot in [engine.open(1.0) for _ in sources]:
+            engine.set_patience(slot, 2 if slot % 2 else 0)
+        events = []
+        for start in range(0, 24, 3):
+            for slot, source in enumerate(sources):
+                engine.feed(slot, source[start : start + 3], complete=start == 21)
+            events += engine.run()
+        found.append(by_slot(events))
+    assert found[0] == found[1]
+    assert {event[-1] for event in found[1]} >= {None, "loop"}
+
+
+@given(st.lists(st.integers(4, 6), max_size=70), st.integers(0, 1000))
+def test_repeats_are_counted_as_tokens_arrive(source: list[int], seed: int) -> None:
+    """In pieces of any lengths, beside another source, whose slot is used again."""
+    draw = random.Random(seed)
+    counts = RepeatCounts(slots=2, capacity=80)
+    sources = np.zeros((2, 80), np.int64)
+    sources[1, : len(source)], sources[0, :40] = source, [5] * 40
+    ends = np.zeros(2, np.int64)
+    while (ends < (40, len(source))).any():
+        ends = np.minimum(ends + [draw.randint(0, 9) for _ in ends], (40, len(source)))
+        counts.extend(sources, np.arange(2), ends)
+    assert counts.most[1, : len(source) + 1].tolist() == [
+        repeats(source[:end]) for end in range(len(source) + 1)
+    ]
+    counts.reset(0)
+    counts.extend(sources, np.array([0]), np.array([4]))
+    assert counts.most[0, :5].tolist() == [1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", [n for n in MODELS if recordable(*MODELS[n])])
+def test_slots_are_shifted_alike(name: str, device: str) -> None:
+    """Several times, at random places, while other slots go on."""
+    model, system = moved(name, device)
+    draw = random.Random(3)
+    engines = [kind(model, system, 3, 60, round_tokens=8) for kind in (Engine, RecordedEngine)]
+    k = dial_near(system, 2.0)
+    for engine in engines * 3:
+        engine.open(k)
+    for turn in range(8):
+        for slot in range(3):
+            words = [draw.randint(4, 39) for _ in range(draw.randint(1, 6))]
+            for engine in engines:
+                engine.feed(slot, words)
+        plain, recorded = (engine.run() for engine in engines)
+        assert by_slot(plain) == by_slot(recorded)
+        slot = turn % 3
+        seen, written, _ = engines[0].state.history(slot)
+        assert engines[1].state.history(slot)[:2] == (seen, written)
+        source, target = draw.randint(0, len(seen) - 1), draw.randint(0, len(written))
+        for engine in engines:
+            engine.shift(slot, k, source, target)
+            engine.set_patience(slot, turn % 4)
+            engine.set_dial((slot + 1) % 3, dial_near(system, 1.0 + turn % 3))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("segment", ["none:12", "auto", "pause:5"])
+def test_windows_move_alike(segment: str, device: str) -> None:
+    """Text without sentence ends, through translator, scheduler and sessions."""
+    loaded = toy_model("wait-info")
+    model = loaded.model if device == "cpu" else copy.deepcopy(loaded.model).float().cuda()
+    loaded = replace(loaded, model=model)
+    draw = random.Random(5)
+    texts = [some_text(draw, 60).replace(".", "").split() for _ in range(3)]
+    found = []
+    for kind in (Engine, RecordedEngine):
+        translator = Translator(loaded, 1, recorded=False)
+        translator._scheduler = Scheduler(kind(loaded.model, loaded.system, 3, 20))
+        streams = [translator.stream(2.0, segment=segment, history=None) for _ in texts]
+        for words in zip(*texts, strict=True):
+            translator.push_many(dict(zip(streams, words, strict=True)))
+        translator.finish_many(streams)
+        found.append([record(stream.trace) for stream in streams])
+    assert found[0] == found[1]
+    assert max(event[-1] for event in found[1][0]) > 1, "a window has moved"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_dial_that_is_turned_after_every_token(device: str) -> None:
+    """As by a controller of the lag: no token is written with an older dial."""
+    model, system = moved("wait-info", device)
+    found = []
+    for kind in (Engine, RecordedEngine):
+        engine = kind(model, system, slots=1, capacity=60)
+        slot = engine.open(1.0)
+        engine.steer(slot, True)
+        engine.feed(slot, [4 + n * 7 % 30 for n in range(40)], complete=True)
+        events = []
+        while engine.busy:
+            for event in engine.advance():
+                events.append(event)
+                if event.kind == WRITE:
+                    engine.set_dial(slot, 1.0 + event.written % 5)
+        found.append(outline(events))
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("wait-info", {"norm": "post"}),
+        ("wait-info", {"norm": "pre", "info_self_attention": True}),
+        ("adaptive-wait-k", {"norm": "post", "width": 48, "heads": 3}),
+    ],
+)
+def test_fused_steps_equal_the_plain_ones(
+    name: str, changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels of a round: one row and several, forced tokens, refusals, ends and a shift."""
+    fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
+    monkeypatch.setattr("waitinfo.model.kernels.rows.FEW_ROWS", 1)
+    monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)  # each takes long to interpret
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.WINDOWS", (8,))
+    model, system = build(name, **{"heads": 2, "decoder_layers": 1, **changes})
+    model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
+    k = dial_near(system, 1.0)
+    found = []
+    for kind in (Steps, fused.FusedSteps):
+        engine = RecordedEngine(model, system, slots=2, capacity=16, ending="guard")
+        engine.steps = kind(**vars_of(engine.steps))
+        slots = [engine.open(k) for _ in range(2)]
+        engine.force(slots[1], [(9, 1), (12, 3)])
+        events = []
+        for rows in (slots, slots[:1]):
+            for slot in rows:
+                engine.feed(slot, [5 + slot, 9, 7 + slot])
+            events += engine.run()
+        engine.shift(slots[0], k, 2, min(1, len(engine.state.history(slots[0])[1])))
+        for slot in slots:
+            engine.feed(slot, [], complete=True)
+        events += engine.advance()
+        found.append(sorted(events, key=lambda event: event.slot))
+    plain, quick = found
+    assert outline(plain) == outline(quick)
+    for value in ("info", "source_info", "target_info"):
+        a, b = ([getattr(event, value) for event in events] for events in found)
+        assert a == pytest.approx(b, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+def test_fused_steps_find_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
+    monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)
+    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
+    model, system = build("wait-info", heads=2, decoder_layers=1)
+    model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
+    engine = RecordedEngine(model, system, slots=2, capacity=16)
+    engine.steps = fused.FusedSteps(**vars_of(engine.steps))
+    for slot in [engine.open(0.0) for _ in range(2)]:
+        engine.feed(slot, [5, 6, 7, 8])
+    assert (0, WRITE) in {(event.slot, event.kind) for event in engine.advance()}
+    blocks = engine.target.table.owned_by(0)
+    engine.target.all[-1].values[blocks] = torch.nan
+    for slot in range(2):
+        engine.feed(slot, [8], complete=True)
+    events = engine.advance()
+    assert engine.failed == {0} and {event.slot for event in events} == {1}
+
+
+@pytest.mark.skipif(not KERNELS, reason="without a GPU the kernels need TRITON_INTERPRET=1")
+def test_the_kernel_for_the_best_token() -> None:
+    rows = pytest.importorskip("waitinfo.model.kernels.rows", reason="Triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    logits = torch.randn(5, 5000, generator=torch.Generator().manual_seed(1)).to(device)
+    logits[0, PAD] = logits[0, BOS] = 100.0  # never written
+    logits[1, 4999] = logits[1, 4998] = 50.0  # the first of two
+    logits[2, 17] = torch.nan
+    logits[3, 18] = torch.inf
+    forced = torch.tensor([0, 0, 0, 0, 9], device=device)
+    expected = logits.clone()
+    expected[:, [PAD, BOS]] = -torch.inf
+    tokens, finite = rows.best_tokens(logits, forced)
+    assert finite.tolist() == [True, True, False, False, True]
+    assert tokens[[0, 1, 4]].tolist() == [int(expected[0].argmax()), 4998, 9]
+    assert torch.equal(logits[:, [PAD, BOS]], expected[:, [PAD, BOS]])
+
+
+def vars_of(steps: Steps) -> dict:
+    return {field.name: getattr(steps, field.name) for field in fields(Steps)}
+
+
+@CUDA
+def test_on_a_gpu_the_default_is_recorded_and_fused() -> None:
+    loaded = toy_model("wait-info")
+    made = Transformer(replace(loaded.model.config, heads=2)).eval().cuda()
+    engine = Translator(replace(loaded, model=made), streams=2)._scheduler.engine
+    assert isinstance(engine, RecordedEngine) and type(engine.steps) is not Steps
+    plain = Translator(replace(loaded, model=made), streams=2, recorded=False)._scheduler.engine
+    assert isinstance(plain, Engine)
 
 
 @CUDA

@@ -18,7 +18,7 @@ from waitinfo.streaming.segmenter import Pauses, Segmentation
 from waitinfo.streaming.stream import Stream
 from waitinfo.streaming.window import Cut, Mark, Window
 
-SEGMENTS = ["auto:9", "none:8", "none:8", "pause", "punctuation"]
+SEGMENTS = ["auto:9", "none:8", "none:8", "pause", "punctuation", "whole"]
 
 
 @pytest.fixture(scope="module")
@@ -218,10 +218,10 @@ def window(starts: str, marks: str, reads: list[int]) -> Window:
     """`starts` has an x where a source word starts; `marks` has w and s after words, sentences."""
     found = Window()
     found.starts = [letter == "x" for letter in starts]
-    found.words = ["w" if start else None for start in found.starts]
+    found.words = ["w" if start else None for start in [*found.starts[1:], True]]
     codes = {"-": Mark.NOTHING, "w": Mark.WORD, "s": Mark.SENTENCE}
     found.marks = [codes[letter] for letter in marks]
-    found.reads = reads
+    found.reads, found.shown = reads, [0] * len(marks)
     return found
 
 
@@ -255,6 +255,11 @@ def test_after_the_models_own_end_the_rest_stays() -> None:
     weights = np.zeros((3, 5))
     weights[range(3), range(3)] = 1
     assert found.cut_ended(weights) == Cut(3, 4)
+    # Every token also looks at the beginning, and few tokens see the end; that says nothing.
+    assert found.cut_ended(0.3 * weights + 0.2 * np.eye(5)[[0, 0, 1]]) == Cut(3, 4)
+    # A word of three tokens leaves as a whole, and not more than was read before the end.
+    assert window("xx--x", "wwws", [3, 4, 4, 5]).cut_ended(weights) == Cut(4, 4)
+    assert window("xxxxx", "wwws", [3, 4, 4, 5]).cut_ended(np.eye(5)[[0, 3, 4]]) == Cut(4, 4)
 
 
 @given(st.integers(1, 8), st.integers(2, 8), st.integers(0, 10**6))

@@ -21,7 +21,7 @@ from tests.serving import (
     words_of,
     writes_of,
 )  # fmt: skip
-from tests.streams import record, some_text
+from tests.streams import WORDS, record, some_text
 from waitinfo import Event
 
 TEXT = some_text(random.Random(11), 40)
@@ -190,17 +190,36 @@ def test_resume_continues_word_for_word(server: Running) -> None:
         assert before + after == expected, cut
 
 
+@pytest.mark.parametrize("segmenter", ["auto:12", "none:12"])
+def test_windows_that_have_moved_on_are_resumed(server: Running, segmenter: str) -> None:
+    """A client that is cut off after every word of a text without punctuation loses nothing."""
+    words = random.Random(2).choices(WORDS, k=45)
+    found = conversation(server, [" ".join(words)], segmenter=segmenter, trace=True)
+    assert sum(e["kind"] == "MOVE" for m in found for e in m.get("trace") or ()) > 2
+    client = Replaying(server, segmenter=segmenter)
+    shown, sizes = [], []
+    for place, word in enumerate(words):
+        shown += client.say(f"{word} ", last=place == len(words) - 1)
+        assert client.resume is not None
+        sizes.append((len(client.text), len(client.resume["path"])))
+    assert shown == words_of(found)
+    assert max(text for text, _ in sizes) < 12 * 8 and max(path for _, path in sizes) < 2 * 12 + 10
+    whole = [Event(**e) for m in found for e in m.get("trace") or ()]
+    assert record(client.events) == record(whole), "and every event is told once"
+
+
 class Replaying:
     """What a client has to do, in a few lines."""
 
-    def __init__(self, server: Running) -> None:
-        self.server, self.text, self.at = server, "", 0
+    def __init__(self, server: Running, **fields: Any) -> None:
+        self.server, self.text, self.at, self.fields = server, "", 0, fields
         self.resume: dict[str, Any] | None = None
+        self.events: list[Event] = []
 
     def say(self, text: str, last: bool = False) -> list[str]:
         """Connect, send what is not done with, and leave without a word."""
         with self.server.connect() as socket:
-            start(socket, k=2, trace=True, resume=self.resume)
+            start(socket, k=2, trace=True, resume=self.resume, **self.fields)
             self.text += text
             send(socket, "text", text=self.text, id=1)
             if last:
@@ -209,10 +228,11 @@ class Replaying:
         for message in found:
             if message["type"] == "words":
                 self._keep(message["replay"])
+                self.events += [Event(**event) for event in message["trace"]]
         return words_of(found)
 
     def _keep(self, replay: dict[str, Any]) -> None:
-        same = self.resume and self.resume["position"] == replay["position"]
+        same = self.resume and self.resume["sentence"] == replay["sentence"]
         path = [*self.resume["path"], *replay["path"]] if self.resume and same else replay["path"]
         self.text = self.text[replay["position"] - self.at :]
         self.at = replay["position"]

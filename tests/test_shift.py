@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from tests.oracle import Unfinished, dial_near, uncached_rest
-from tests.test_engine import MODELS, NAMES
+from tests.test_engine import ENGINES, MODELS
 from waitinfo.streaming.engine import WRITE, Engine
-from waitinfo.streaming.engine.shifting import by_path
+from waitinfo.streaming.engine.aligning import by_path
+from waitinfo.streaming.engine.base import BaseEngine
+from waitinfo.streaming.recorded import RecordedEngine
 from waitinfo.text.special import BOS, EOS
 
 
-def begun(engine: Engine, source: list[int], k: float, given_first: int) -> int:
+def begun(engine: BaseEngine, source: list[int], k: float, given_first: int) -> int:
     """A slot that has read and written what it can of the beginning of a source."""
     slot = engine.open(k)
     engine.feed(slot, source[:given_first])
@@ -22,23 +24,23 @@ def begun(engine: Engine, source: list[int], k: float, given_first: int) -> int:
     return slot
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "full"])
-def test_equals_the_uncached_oracle(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [each for each in ENGINES if each[0] != "full"])
+def test_equals_the_uncached_oracle(name: str, kind: type) -> None:
     """Four slots, shifted by different amounts, at random places."""
     model, system = MODELS[name]
     draw = random.Random(name)
-    engine = Engine(model, system, slots=4, capacity=40, round_tokens=8)
+    engine = kind(model, system, slots=4, capacity=40, round_tokens=8)
     sources = [[draw.randint(4, 39) for _ in range(draw.randint(4, 10))] for _ in range(4)]
     dials = [dial_near(system, 1.0 + number % 3) for number in range(4)]
     given = [draw.randint(3, len(source)) for source in sources]
     slots = [begun(engine, *each) for each in zip(sources, dials, given, strict=True)]
     rows = []
     for slot, source, k, fed in zip(slots, sources, dials, given, strict=True):
-        state = engine.state
-        read, written = int(state.read[slot]), list(state.targets[slot])
+        seen, written, path = engine.state.history(slot)
+        read = len(seen)
         cut = draw.randint(0, len(written))
         drop = draw.randint(0, read - 1)  # a target is never kept without a source
-        path = [max(1, g - drop) for g in state.paths[slot][cut:]]
+        path = [max(1, g - drop) for g in path[cut:]]
         rows.append(Unfinished([*source[drop:], EOS], k, read - drop, written[cut:], path))
         engine.shift(slot, k, drop, cut)
         engine.feed(slot, source[fed:], complete=True)
@@ -57,35 +59,37 @@ def test_equals_the_uncached_oracle(name: str) -> None:
 
 
 @torch.no_grad()
-def test_info_totals_are_those_of_the_kept_tokens() -> None:
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_info_totals_are_those_of_the_kept_tokens(kind: type) -> None:
     model, system = MODELS["wait-info"]
-    engine = Engine(model, system, slots=1, capacity=40)
+    engine = kind(model, system, slots=1, capacity=40)
     source = list(range(5, 25))
     slot = begun(engine, source, 1.0, 20)
-    kept, written = source[6:], engine.state.targets[slot][3:]
-    read = int(engine.state.read[slot])
+    _, written, _ = engine.state.history(slot)
+    kept, written = source[6:], written[3:]
     assert written
     engine.shift(slot, 1.0, 6, 3)
-    engine.run()
-    state = engine.state
-    assert int(state.read[slot]) >= read - 6
-    info = model.embed_source(torch.tensor([kept])).info[0, : int(state.read[slot])].sum()
-    assert float(state.source_info[slot]) == pytest.approx(float(info), abs=1e-9)
-    tokens = engine.state.targets[slot]
+    engine.feed(slot, [25, 26], complete=True)
+    event = engine.run()[-1]
+    read, tokens, _ = engine.state.history(slot)
+    assert read[:-3] == kept and read[-3:-1] == [25, 26]
+    info = model.embed_source(torch.tensor([read])).info[0].sum()
+    assert event.source_info == pytest.approx(float(info), abs=1e-9)
     assert tokens[: len(written)] == written
     info = model.embed_target(torch.tensor([[BOS, *tokens]])).info[0, 1:].sum()
-    assert float(state.target_info[slot]) == pytest.approx(float(info), abs=1e-9)
+    assert event.target_info == pytest.approx(float(info), abs=1e-9)
 
 
-def test_alignment_is_the_softmax_of_cross_attention() -> None:
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_alignment_is_the_softmax_of_cross_attention(kind: type) -> None:
     """Against the decoder's own attention, recorded while it runs over the whole target."""
     model, system = MODELS["wait-info"]
-    engine = Engine(model, system, slots=2, capacity=40)
+    engine = kind(model, system, slots=2, capacity=40)
     begun(engine, [7, 7, 8], 2.0, 3)  # a neighbour
     slot = begun(engine, list(range(5, 20)), 2.0, 15)
     found = torch.from_numpy(engine.alignment(slot))
-    tokens, path = engine.state.targets[slot], engine.state.paths[slot]
-    read = int(engine.state.read[slot])
+    source, tokens, path = engine.state.history(slot)
+    read = len(source)
     assert found.shape == (len(tokens), read)
     assert torch.allclose(found.sum(-1), torch.ones(len(tokens), dtype=torch.float64))
     for row, seen in zip(found, path, strict=True):
@@ -103,7 +107,6 @@ def test_alignment_is_the_softmax_of_cross_attention() -> None:
 
     cross.attend = recording
     try:
-        source = engine.state.sources[slot][:read]
         encoded = model.encode(model.embed_source(torch.tensor([source])), torch.tensor([read]))
         target = model.embed_target(torch.tensor([[BOS, *tokens[:-1]]]))
         model.decode(target, encoded, torch.tensor([path]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pytest
@@ -61,7 +62,6 @@ def test_a_case_worked_by_hand() -> None:
     rest = one.take(EVENTS[6:], trace=True)
     assert rest is not None and [(w.word, w.lag) for w in rest.words] == [("t", 1)]
     assert rest.text == " t"
-    assert found.replay.last == "" and rest.replay.last == "t"
     assert rest.replay.position == 11 and rest.replay.sentence == 1
     assert [read for _, read in rest.replay.path] == [1] and rest.replay.read == 1
     assert rest.trace == [e.as_dict() for e in EVENTS[6:]]
@@ -84,26 +84,6 @@ def test_a_resumed_stream_repeats_nothing(cut: int) -> None:
     assert before.words + (after.words if after else []) == whole.words
 
 
-@pytest.mark.parametrize(
-    ("last", "text", "shown"),
-    [("o", "tre", " tre"), ("o", " tre", " tre"), ("二", "三", "三"), ("", "tre", "tre")],
-)
-def test_a_space_after_text_that_a_resumed_stream_has_not_seen(
-    last: str, text: str, shown: str
-) -> None:
-    sentence = 1
-    again = transcript(Resume(position=11, sentence=sentence, last=last))
-    found = again.take(
-        [
-            event("READ", "▁drei", "drei", 1, 0, sentence=sentence),
-            event("WRITE", "▁t", None, 1, 1, sentence=sentence),
-            event("WRITE", "</s>", text.strip(), 1, 2, sentence=sentence, text=text),
-        ],
-        trace=False,
-    )
-    assert found is not None and found.text == shown
-
-
 @given(st.lists(st.text("ab \t\u00a0\u0007e\u0301😀", max_size=6)))
 def test_positions_are_ends_of_words(pieces: list[str]) -> None:
     """However text is cut, each word read moves the position to its end."""
@@ -112,14 +92,32 @@ def test_positions_are_ends_of_words(pieces: list[str]) -> None:
     for piece in pieces:
         source.add(piece)
     source.cut()
-    at = 0
-    for word in text.split():
-        for part in normalise(word).split():
-            source.read(part)
-        at = text.index(word, at) + len(word)
-        if normalise(word):
-            assert source.aligned and source.position == 100 + at
+    for word in re.finditer(r"[^\s\x07]+", text):
+        assert source.inside == (source.position == 100 + word.start())
+        source.read(normalise(word.group()))
+        assert source.aligned and source.position == 100 + word.end()
     assert source.received == 100 + len(text)
+
+
+@given(st.text("ab日か\u3099。 ", max_size=30), st.lists(st.integers(1, 4)), st.integers(1, 9))
+def test_positions_inside_words_without_spaces(text: str, lengths: list[int], cut: int) -> None:
+    """Some characters at a time are read; a kana and its mark are two characters, and read as one.
+
+    A mark is never read alone.
+    """
+    source = SourceText()
+    for place in range(0, len(text), cut):
+        source.add(text[place : place + cut])
+    letters = [(m.group(), m.end()) for m in re.finditer("[^ \u3099]\u3099*|\u3099+", text)]
+    while letters:
+        count = lengths.pop() if lengths else 1
+        word = "".join(letter for letter, _ in letters[:count])
+        end = letters[:count][-1][1]
+        del letters[:count]
+        for part in re.findall(r"\S+", text[source.position : end]):
+            source.read(normalise(part))
+        assert source.aligned and source.position == end, word
+    assert source.longest_word("") <= len(text)
 
 
 @given(st.lists(st.text("a😀\u00e9", max_size=4), max_size=4))

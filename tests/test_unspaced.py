@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.streams import model_with
 from tests.test_simuleval import METRICS, main_quietly, simuleval, tool  # noqa: F401
 from waitinfo import Translator, load
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
@@ -22,7 +23,7 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
 from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
-from waitinfo.text.tokenizer import Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
 KANA = "あいうえおかがきくこさしたてでとなにのはもらりるれろわをん"
@@ -70,6 +71,56 @@ def test_a_growing_word_has_the_tokens_of_the_whole_word(
     found = [token for letter in text for token in word.add(letter)]
     assert found == tokenizer.encode(text)[: len(found)]
     assert found + word.close() == tokenizer.encode(text)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.data())
+def test_a_word_may_be_continued_after_any_of_its_tokens(
+    tokenizer: Tokenizer, seed: int, cut: int, data: st.DataObject
+) -> None:
+    """What follows a token of a word has the tokens that it has in the whole word."""
+    text = "".join(made_up(seed, 3)).replace("。", data.draw(st.sampled_from(["", "a", "、"])))
+    tokens = tokenizer.encode(text)
+    place = data.draw(st.integers(1, len(tokens)))
+    if any(map(tokenizer.is_byte, tokens[place - 1 : place + 1])):
+        return  # within a character, where no window is cut
+    rest = text[len(tokenizer.spell(tokens[:place]).removeprefix(SPACE)) :]
+    word = GrowingWord(tokenizer, inside=True)
+    found = [t for at in range(0, len(rest), cut) for t in word.add(rest[at : at + cut])]
+    assert found + word.close() == tokens[place:]
+
+
+@pytest.mark.parametrize("segment", ["none:12", "auto:12", "punctuation"])
+def test_interrupted_streams_continue_inside_a_word(tokenizer: Tokenizer, segment: str) -> None:
+    """A client that is cut off after some characters, again and again, keeps one window of them."""
+    protocol = pytest.importorskip("waitinfo.serving.protocol", reason="needs the extra serve")
+    transcript = pytest.importorskip("waitinfo.serving.transcript", reason="needs the extra serve")
+    translator = Translator(model_with(tokenizer), streams=1, capacity=48)
+    text = "".join(made_up(7, 9))
+    text = text if segment == "punctuation" else text.replace("。", "")
+    stream = translator.stream(2, raw=True, segment=segment, history=None)
+    events = stream.push(text) + stream.finish()
+    shown, waiting, resume, longest = "", "", None, 0
+    for place in range(0, len(text), 5):
+        waiting += text[place : place + 5]
+        again = transcript.replay_of(resume) if resume else None
+        stream = translator.stream(2, raw=True, segment=segment, history=0, replay=again)
+        telling = transcript.Transcript(tokenizer, resume)
+        telling.source.add(waiting)
+        found = telling.take(stream.push(waiting), trace=False)
+        last = place + 5 >= len(text)
+        rest = telling.take(stream.finish(), trace=False) if last else None
+        stream.close()
+        for words in filter(None, (found, rest)):
+            shown += words.text
+            same = resume is not None and resume.sentence == words.replay.sentence
+            path = [*(resume.path if same else []), *words.replay.path]
+            waiting = waiting[words.replay.position - (resume.position if resume else 0) :]
+            resume = protocol.Resume(**{**words.replay.model_dump(), "path": path})
+            longest = max(longest, len(waiting))
+    assert shown == "".join(event.text for event in events)
+    assert any(e.kind == "MOVE" for e in events) == (segment != "punctuation")
+    assert longest < len(text) / 2
 
 
 def test_tokens_do_not_wait_for_the_end(tokenizer: Tokenizer) -> None:

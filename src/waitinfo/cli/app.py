@@ -16,6 +16,7 @@ LISTS = {
     "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
                 "--exclude-target", "--in-order", "--tagged"},
     "train": {"--set"},
+    "distill": {"--teacher", "--text", "--mix", "--set"},
     "translate": {"--set"},
     "evaluate": {"--set"},
     "analyse": {"--set", "--against-set", "--source-tags", "--target-tags"},

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from waitinfo.cli.analysing import analyse
+from waitinfo.cli.distilling import distill
 from waitinfo.cli.making import Paths, prepare, train
 from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
 
@@ -40,6 +41,7 @@ def root(
 
 app.command()(prepare)
 app.command()(train)
+app.command()(distill)
 
 
 @app.command()

@@ -55,9 +55,13 @@ def run(request: Request) -> None:
 
 
 def _report(request: Request, summary: Summary, leads: bool) -> None:
-    if summary.invalid:
-        others = f" and {len(summary.invalid) - 1:,} others" if len(summary.invalid) > 1 else ""
-        note(f"note: {request.input}, line {summary.invalid[0]}{others}: not valid UTF-8")
+    for numbers, problem in (
+        (summary.invalid, "not valid UTF-8"),
+        (summary.foreign, "not in the model's source language"),
+    ):
+        if numbers:
+            others = f" and {len(numbers) - 1:,} others" if len(numbers) > 1 else ""
+            note(f"note: {request.input}, line {numbers[0]}{others}: {problem}")
     if not leads:
         return
     rate = summary.translated / max(summary.seconds, 1e-9)

@@ -9,6 +9,7 @@ import select
 import stat
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
+from waitinfo.text.identification import LanguageWarning, LanguageWatch
 from waitinfo.translation.lines import LineTranslator
 from waitinfo.translation.options import TranslationOptions
 
@@ -95,11 +97,23 @@ def run(request: Request) -> None:
     loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
     check_beam(loaded.system, request.beam)
     check_dial(loaded.system, request.k)
+    if request.beam > 1 and (request.pace or request.show != "words" or request.lag is not None):
+        raise WaitinfoError("--beam: shows words alone; leave out --pace, --show and --lag")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LanguageWarning)  # all lines are watched together
+        _translate(request, loaded, segmentation)
+
+
+def _translate(request: Request, loaded: LoadedModel, segmentation: Segmentation) -> None:
     k, lines = request.k, _lines(request)
+    watch = LanguageWatch(loaded.languages.source, raw=lines is None)
+    if lines is None and request.beam > 1:
+        lines = _typed_lines()
+    if lines is not None:
+        lines = _watched(lines, watch)
     if request.beam > 1:
-        if request.pace or request.show != "words" or request.lag is not None:
-            raise WaitinfoError("--beam: shows words alone; leave out --pace, --show and --lag")
-        _with_beam(loaded, request, _typed_lines() if lines is None else lines)
+        assert lines is not None
+        _with_beam(loaded, request, lines)
         return
     translator = Translator(
         loaded, TOGETHER, ending=request.ending, lag=request.lag, segment=request.segment
@@ -107,11 +121,23 @@ def run(request: Request) -> None:
     view = VIEWS[request.show]()
     if lines is None:
         idle = segmentation.pause if segmentation.mode == "pause" else None
-        _follow(translator, k, view, idle)
+        _follow(translator, k, view, idle, watch)
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
         _together(translator, request, view, lines)
+
+
+def _watched(lines: Iterator[str], watch: LanguageWatch) -> Iterator[str]:
+    """The same lines, with a note if they are plainly not in the model's language."""
+    for line in lines:
+        _watch(f"{line}\n", watch)
+        yield line
+
+
+def _watch(text: str, watch: LanguageWatch) -> None:
+    if message := watch.add(text):
+        note(f"note: {message}")
 
 
 def _check_plain(request: Request) -> None:
@@ -196,7 +222,11 @@ def _together(translator: Translator, request: Request, view: View, lines: Itera
 
 
 def _follow(
-    translator: Translator | Client, k: float | None, view: View, idle: float | None = None
+    translator: Translator | Client,
+    k: float | None,
+    view: View,
+    idle: float | None = None,
+    watch: LanguageWatch | None = None,
 ) -> None:
     """Translate standard input while it arrives; each line is one stream.
 
@@ -207,6 +237,8 @@ def _follow(
     line = LiveLine(translator, k, view)
     try:
         for text in read_typed(idle):
+            if watch is not None:
+                _watch(text, watch)
             *ended, rest = text.split("\n")
             for part in ended:
                 line.add(part)

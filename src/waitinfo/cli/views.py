@@ -102,7 +102,7 @@ def staircase(trace: Sequence[Event]) -> list[tuple[str, str]]:
     steps: list[list[str]] = []
     last = "WRITE"
     for event in trace:
-        if event.kind == "CUT":
+        if event.kind not in ("READ", "WRITE"):
             continue
         # A stream without sentence ends may write first after its window has moved on.
         if not steps or (event.kind == "READ" and last == "WRITE"):

@@ -132,9 +132,9 @@ class RemoteStream:
     def __init__(self, client: Client, remote: AsyncRemoteStream) -> None:
         self._client, self.remote = client, remote
 
-    def push(self, text: str, wait: bool = True) -> list[Event]:
-        """Source text that has arrived; returns the events it caused."""
-        return self._client._do(self.remote.push(text, wait))
+    def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
+        """Source text that has arrived, spoken `at` a time; returns the events it caused."""
+        return self._client._do(self.remote.push(text, wait, at))
 
     def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""

@@ -52,6 +52,7 @@ class AsyncRemoteStream:
         history: int | None,
     ) -> None:
         self._address, self._start, self._raw, self._patience = address, start, raw, patience
+        self._paused = str(start.get("segmenter")).startswith("pause")
         self._replay = Replay()
         self._unsent: deque[dict[str, Any]] = deque()
         self._more = asyncio.Event()  # there is something to send
@@ -68,14 +69,18 @@ class AsyncRemoteStream:
 
     # What a user does
 
-    async def push(self, text: str, wait: bool = True) -> list[Event]:
+    async def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
         With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
         if not text.isprintable():
             text = join_surrogates(text)
-        self._hand_in({"type": "text", "text": text if self._raw else f"{text} "})
+        message = {"type": "text", "text": text if self._raw else f"{text} "}
+        if at is None and self._paused:
+            at = time.monotonic()  # a replay must find the same pauses
+        self._hand_in(message if at is None else {**message, "at": at})
         return await self._caused() if wait else []
 
     async def flush(self, wait: bool = True) -> list[Event]:

@@ -13,11 +13,14 @@ class Replay:
 
     def __init__(self) -> None:
         self._items: list[dict[str, Any]] = []  # text and flush messages from `position` on
-        self.position = 0
-        self._sentence = self._read = 0
+        self._newest: dict[str, Any] = {"position": 0, "sentence": 0}
         self._path: list[list[int]] = []
         self._seconds = 0.0
-        self._last = ""
+
+    @property
+    def position(self) -> int:
+        """Source text before it is done with."""
+        return int(self._newest["position"])
 
     def sent(self, message: dict[str, Any]) -> None:
         """A message that carries text, or a mark in it, was handed in."""
@@ -26,12 +29,12 @@ class Replay:
     def received(self, words: dict[str, Any]) -> None:
         """A `words` message: what is done with is dropped."""
         found = words["replay"]
-        if found["position"] != self.position:
+        if found["sentence"] != self._newest["sentence"]:
             self._drop(found["position"] - self.position)
-            self.position, self._path = found["position"], []
+            self._path = []
         self._path += found["path"]
-        self._sentence, self._read = found["sentence"], found["read"]
-        self._seconds, self._last = words["time"], found["last"]
+        self._newest = found
+        self._seconds = words["time"]
 
     def _drop(self, count: int) -> None:
         """Forget the first characters, and the marks among them."""
@@ -49,11 +52,8 @@ class Replay:
     def resume(self, vocabulary: str | None) -> dict[str, Any]:
         """The `resume` of a new start message."""
         return {
-            "position": self.position,
-            "sentence": self._sentence,
+            **self._newest,
             "path": self._path,
-            "read": self._read,
-            "last": self._last,
             "seconds": self._seconds,
             "vocabulary": vocabulary,
         }

@@ -38,6 +38,7 @@ class ModelConfig:
     info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
     info_self_attention: bool = True  # Eq. 8-9
     info_cross_attention: bool = True  # Eq. 10-11
+    info_dropout: bool = True  # info follows embedding dropout, as in the authors' code
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
     write_head: bool = False  # predict a probability of WRITE from each decoder state

@@ -217,8 +217,10 @@ class Transformer(nn.Module):
         else:
             positions = sinusoids(at, self.config.width)
         x = x + positions.to(x.dtype)
-        x = self.dropout(x.to(product_dtype(x)))
-        info = None if token_info is None else token_info(tokens, x, embedding.weight)
+        whole = x.to(product_dtype(x))
+        x = self.dropout(whole)
+        seen = x if self.config.info_dropout else whole
+        info = None if token_info is None else token_info(tokens, seen, embedding.weight)
         return Embedded(x, info, at)
 
     # Encoder

@@ -11,9 +11,8 @@ from waitinfo.serving.guards import Client
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Idle, Resume, Stats, Words
-from waitinfo.serving.transcript import Surrogates, Transcript
+from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.replay import Replay
 
 LONGEST_WORD = 4_096  # characters without a space
 
@@ -30,7 +29,8 @@ class Live:
         resume: Resume | None = None,
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
-        self.transcript = Transcript(served.translator.vocabulary.target, resume)
+        tokenizer = served.translator.vocabulary.target
+        self.transcript = Transcript(tokenizer, resume, stream.dial_state)
         self.ended = False  # no more text will come
         self.worked_off = True  # all that can be done without more text has been done
         self._mark: int | None = None  # id of the newest text
@@ -60,7 +60,7 @@ class Live:
                 raise WaitinfoError("resume: the stream was started with another vocabulary")
             if len(resume.path) > hub.settings.path:
                 raise WaitinfoError(f"resume: a path may have {hub.settings.path:,} tokens")
-            replay = Replay(resume.path, resume.sentence, resume.seconds)
+            replay = replay_of(resume)
         return cls(hub, served, client, served.open(k, lag, segmenter, replay), resume)
 
     def close(self) -> None:
@@ -74,8 +74,8 @@ class Live:
 
     # Text in
 
-    async def text(self, text: str, mark: int | None = None) -> float:
-        """Take text; the seconds until the client's key may send more."""
+    async def text(self, text: str, mark: int | None = None, at: float | None = None) -> float:
+        """Take text, spoken `at` a time; the seconds until the client's key may send more."""
         if self.ended:
             raise WaitinfoError("this stream has been ended")
         text = self._surrogates.add(text)
@@ -84,7 +84,7 @@ class Live:
             raise WaitinfoError(
                 f"a word may have {LONGEST_WORD:,} characters; the text was not taken"
             )
-        await self.stream.push(text, wait=False)
+        await self.stream.push(text, wait=False, at=at)
         return self._taken(source.add(text), mark)
 
     async def flush(self, mark: int | None = None) -> None:
@@ -114,9 +114,7 @@ class Live:
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
         if lag is not None:
-            if not hasattr(type(self.stream), "lag"):
-                raise WaitinfoError("lag: not offered by this server; leave it out")
-            self.stream.lag = lag  # type: ignore[attr-defined]
+            self.stream.lag = lag
         if k is not None:
             self.stream.k = k
 

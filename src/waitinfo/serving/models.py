@@ -53,9 +53,7 @@ class Served:
         """Open a stream that takes any pieces of text."""
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
-        # Streams are resumed by sentences, so windows are only moved on request.
-        segment = segmenter or "punctuation"
-        return self.server.stream(k, raw=True, segment=segment, history=0, replay=replay, lag=lag)
+        return self.server.stream(k, raw=True, segment=segmenter, history=0, replay=replay, lag=lag)
 
     def describe(self) -> dict[str, Any]:
         """What `GET /v1/models` says."""

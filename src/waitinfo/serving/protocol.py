@@ -22,16 +22,29 @@ class Message(BaseModel):
 # From the client
 
 
-class Resume(Message):
-    """Where an interrupted stream continues: the newest `replay` and all of its path."""
+class Begin(Message):
+    """Where a sentence, or a window that has moved on, begins. Nothing here is for clients."""
 
     position: int = Field(ge=0, description="Where in the source; the text from there follows.")
-    sentence: int = Field(0, ge=0, description="Number of the sentence that starts there.")
+    sentence: int = Field(0, ge=0, description="Number of the sentence or window.")
+    begun: int = Field(0, ge=0, description="Source tokens read when the window began.")
+    kept: int = Field(0, ge=0, description="Tokens of the path written by then.")
+    shown: int = Field(0, ge=0, description="Words shown among them.")
+    punctuated: bool | None = Field(None, description="Whether the text has sentence ends.")
+    inside: bool = Field(False, description="The text begins inside a word without spaces.")
+    after: str = Field(" ", max_length=8, description="The last character shown by then.")
+
+
+class Resume(Begin):
+    """Where an interrupted stream continues: the newest `replay` and all of its path."""
+
     path: list[tuple[int, int]] = Field(
         [], description="Tokens accepted since then, each with the source tokens read before it."
     )
     read: int = Field(0, ge=0, description="Source tokens of the sentence that were reported.")
-    last: str = Field("", max_length=8, description="The `last` of the replay.")
+    dial: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
+        None, description="The state of a stream that holds its lag."
+    )
     seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
     vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
 
@@ -57,6 +70,9 @@ class Text(Message):
     type: Literal["text"]
     text: str
     id: int | None = Field(None, description="Answered by `idle` once the text is worked off.")
+    at: FiniteFloat | None = Field(
+        None, description="When it was spoken, in seconds by any clock; pauses are measured by it."
+    )
 
 
 class Set(Message):
@@ -109,7 +125,7 @@ class Word(Message):
 
     word: str
     text: str = Field(description="The same, with a space before it if one is due.")
-    sentence: int = Field(description="Counted from 0.")
+    sentence: int = Field(description="Counted from 0; where there are no sentences, windows.")
     info: float | None = Field(description="Its info, or null in a model without info.")
     read: int = Field(description="Source words of the sentence read when it was written.")
     position: int = Field(description="Source characters (code points) read by then.")
@@ -119,14 +135,15 @@ class Word(Message):
     time: float = Field(description="Seconds since the stream was opened.")
 
 
-class Replay(Message):
-    """Keep it to resume: the path continues the former ones unless `position` has changed."""
+class Replay(Begin):
+    """Keep it to resume: the path continues the former ones unless `sentence` has changed.
 
-    position: int = Field(description="Source text before it is done with.")
-    sentence: int
+    Source text before `position` is done with.
+    """
+
     path: list[tuple[int, int]]
     read: int
-    last: str = Field("", description="Last character shown before it: whether a space is due.")
+    dial: tuple[float, float, float, float, float] | None
 
 
 class Words(Message):

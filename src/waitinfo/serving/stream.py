@@ -78,8 +78,8 @@ class StreamConnection(Connection):
 
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
-            case protocol.Text(text=words, id=mark):
-                return await live.text(words, mark)
+            case protocol.Text(text=words, id=mark, at=at):
+                return await live.text(words, mark, at)
             case protocol.Set(k=k, lag=lag):
                 live.set(k, lag)
             case protocol.Flush(id=mark):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from waitinfo.serving.protocol import Replay, Resume, Word, Words
+from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
+from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.reader import separates
+from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
 from waitinfo.text.files import join_surrogates, normalise
-from waitinfo.text.scripts import is_unspaced
+from waitinfo.text.scripts import UNSPACED, is_unspaced
 from waitinfo.text.tokenizer import Tokenizer
 
-WORD = re.compile(r"\S+")
 END_OF_SENTENCE = "</s>"
 
 
@@ -23,60 +23,67 @@ class SourceText:
 
     def __init__(self, start: int = 0) -> None:
         self.received = start
-        self._complete = start  # after the last complete word
-        self.position = start  # after the last word that was read
+        self.position = start  # after the last word, or part of one, that was read
         self.aligned = True  # the position is exactly as far as the model has read
+        self._text = ""  # from the position on
+        self._at = 0  # of that, this much is done with
         self._open = ""  # text after the last complete word
-        self._parts: deque[tuple[str, int | None]] = deque()  # to be read; where a word ends
-        self._heard = ""  # of the next part
+        self._heard = ""  # was read and not found
 
     @property
     def ahead(self) -> int:
-        """Characters of complete words that the model has not read yet."""
-        return self._complete - self.position
+        """Characters that the model has not read yet."""
+        return self.received - self.position
+
+    @property
+    def inside(self) -> bool:
+        """Whether the text goes on without a space after the position."""
+        return self._at == len(self._text) or not separates(self._text[self._at])
 
     def longest_word(self, text: str) -> int:
-        """Characters of the longest word that this text makes."""
-        return max(map(len, (self._open + text).split()), default=0)
+        """Characters of the longest word that this text makes, where words have spaces between."""
+        words = (self._open + text).split()
+        return max((len(word) for word in words if not is_unspaced(word)), default=0)
 
     def add(self, text: str) -> int:
-        """Text that has arrived; the number of words it completes."""
+        """Text that has arrived; the number of words it completes.
+
+        In scripts without spaces, the number of characters.
+        """
         self.received += len(text)
-        text = self._open + text
-        begin = self.received - len(text)
-        words = list(WORD.finditer(text))
-        whole = len(words)
-        if words and words[-1].end() == len(text):
-            whole -= 1
-        self._open = text[words[whole].start() :] if whole < len(words) else ""
-        for word in words[:whole]:
-            self._enqueue(word.group(), begin + word.end())
-        return whole
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        letters = len(UNSPACED.findall(text))
+        words = (self._open + text).split()
+        last = words.pop() if words and not separates(text[-1:] or self._open[-1]) else ""
+        self._open = "" if is_unspaced(last) else last
+        return letters + sum(not is_unspaced(word) for word in words)
 
     def cut(self) -> int:
         """A word ends here, whatever follows."""
-        text, self._open = self._open, ""
-        if text:
-            self._enqueue(text, self.received)
-        return int(bool(text))
-
-    def _enqueue(self, word: str, end: int) -> None:
-        self._complete = end
-        parts = normalise(word).split()
-        self._parts.extend((part, None) for part in parts[:-1])
-        self._parts.extend((part, end) for part in parts[-1:])
+        open_word, self._open = self._open, ""
+        return int(bool(open_word))
 
     def read(self, word: str) -> None:
         """The model has read a word, or a part of one."""
         self._heard += word
-        if self._parts and self._heard == self._parts[0][0]:
-            end = self._parts.popleft()[1]
-            self._heard = ""
-            self.aligned = end is not None
-            if end is not None:
-                self.position = end
-        else:
-            self.aligned = False
+        begin = self._at
+        while begin < len(self._text) and separates(self._text[begin]):
+            begin += 1
+        end = self._end(begin)
+        self.aligned = end is not None
+        if end is not None:
+            self.position += end - self._at
+            self._at, self._heard = end, ""
+
+    def _end(self, begin: int) -> int | None:
+        """Where the text that was read ends; characters may have been joined or split."""
+        length = len(self._heard)
+        likely = begin + length
+        for end in (likely, *range(begin + 1, min(likely + 2 * length + 8, len(self._text)) + 1)):
+            if normalise(self._text[begin:end]) == self._heard:
+                return end
+        return None
 
 
 class Surrogates:
@@ -101,46 +108,76 @@ class Written(NamedTuple):
     position: int
 
 
+def replay_of(resume: Resume) -> replay.Replay:
+    """What a client has sent to resume a stream, for the stream."""
+    given = resume.model_dump(exclude={"position", "read", "vocabulary", "dial"})
+    dial = None if resume.dial is None else DialState(*resume.dial)
+    return replay.Replay(**given, dial=dial)
+
+
+class Place(NamedTuple):
+    """Where a source token begins."""
+
+    position: int
+    inside: bool  # a word without spaces, in the middle
+    clean: bool  # a stream could begin here
+
+
 class Transcript:
     """Takes the events of a stream, gives its words, and knows where it could be resumed.
 
-    The events of a resumed stream that its client has seen before are not reported again.
+    The events of a resumed stream that its client has seen before are not reported again. `dial`
+    tells what a stream that holds its lag knew when a sentence began.
     """
 
-    def __init__(self, tokenizer: Tokenizer, resume: Resume | None = None) -> None:
-        self.tokenizer = tokenizer
-        self.source = SourceText(resume.position if resume else 0)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        resume: Resume | None = None,
+        dial: Callable[[int], DialState | None] = lambda sentence: None,
+    ) -> None:
+        resume = resume or Resume.model_validate({"position": 0, "after": ""})
+        self.tokenizer, self._dial = tokenizer, dial
+        self.source = SourceText(resume.position)
         self.words_in = self.words_out = self.lags = 0
-        self.start = resume.position if resume else 0
-        self.first = self.sentence = resume.sentence if resume else 0
-        self._read = self._written = 0  # words of this sentence
-        self._tokens = 0  # source tokens of this sentence
+        self.sentence = resume.sentence
+        self._begins = Begin.model_validate(resume.model_dump())  # where a replay would begin
+        self._read, self._written = 0, resume.shown  # words of this sentence or window
+        self._tokens = 0  # source tokens of it that were read
+        self._places: list[Place] = []  # by source token in view
+        self._view = list(resume.path[: resume.kept])  # target tokens in view
+        self._whole = True  # no source word is read in part
+        self._over = False  # the sentence has ended
         self._open: list[Written] = []
         self._path: list[tuple[int, int]] = []  # not reported yet
         self._events = {
             "READ": self._read_event,
             "WRITE": self._write_event,
             "CUT": self._cut_event,
+            "MOVE": self._move_event,
         }
-        last = resume.last if resume else ""
-        self._unseen = last  # last character shown before this stream, until something is shown
-        self._shown = self._before = last  # last character shown, and the one before `start`
+        self._last = resume.after  # character shown
+        # Text was shown before the first of this stream, which does not know how it ended.
+        self._follows = resume.sentence > 0 and resume.after == " "
         self._last_seen = False  # the client has seen the last WRITE before
-        self._seen_writes = len(resume.path) if resume else 0
-        self._seen_reads = resume.read if resume else 0
+        self._seen_writes = len(resume.path) - resume.kept
+        self._seen_reads = resume.read
 
     def take(self, events: Sequence[Event], trace: bool) -> Words | None:
         """What is new for the client, if anything."""
         words: list[Word] = []
         shown: list[dict[str, Any]] = []
         for event in events:
-            self._begin(event.sentence + (event.kind == "CUT"))  # a cut ends its sentence
+            if event.kind in ("READ", "WRITE") and event.sentence != self.sentence:
+                self._begin(event.sentence)
             new = self._events[event.kind](event)
             if new is None:
                 continue
             words += new
             if trace:
                 shown.append(event.as_dict())
+        if self._over:  # with no MOVE after it
+            self._begin(self.sentence + 1)
         if not words and not shown:
             return None
         return Words(
@@ -153,19 +190,40 @@ class Transcript:
         )
 
     def _begin(self, sentence: int) -> None:
-        """Note that a sentence has begun, and so the one before it has ended."""
-        if sentence == self.sentence:
-            return
-        self.sentence = sentence
+        """A sentence begins, and so the one before it has ended."""
+        self.sentence, self._over = sentence, False
         self._read = self._written = self._tokens = 0
-        self._open = []
+        self._open, self._places, self._view = [], [], []
         self._seen_reads = 0
-        if self.source.aligned and not self._seen_writes:
-            self.start, self.first, self._path = self.source.position, sentence, []
-            self._before = self._shown
+        # A sentence starts a new word, even where the text has no space.
+        self._restart(self._here._replace(inside=False), [], punctuated=True)
+
+    @property
+    def _here(self) -> Place:
+        source = self.source
+        return Place(source.position, source.inside, source.aligned and self._whole)
+
+    def _restart(
+        self, place: Place, path: list[tuple[int, int]], punctuated: bool, begun: int = 0
+    ) -> None:
+        """From now on, a replay begins here, if it can."""
+        if place.clean and not self._seen_writes:
+            self._path = list(path)
+            self._begins = Begin(
+                position=place.position,
+                sentence=self.sentence,
+                begun=begun,
+                kept=len(path),
+                shown=self._written,
+                punctuated=punctuated,
+                inside=place.inside,
+                after=self._last,
+            )
 
     def _read_event(self, event: Event) -> list[Word] | None:
         self._tokens = event.read
+        self._places.append(self._here)
+        self._whole = bool(event.word) or event.token == END_OF_SENTENCE
         if event.word:
             self._read += 1
             self.source.read(event.word)
@@ -173,15 +231,16 @@ class Transcript:
         return None if seen else []
 
     def _write_event(self, event: Event) -> list[Word] | None:
+        token = (self.tokenizer.token(event.token), event.read)
+        self._view.append(token)
         seen = self._seen_writes > 0
         if seen:
             self._seen_writes -= 1
         else:
-            self._path.append((self.tokenizer.token(event.token), event.read))
+            self._path.append(token)
         self._last_seen = seen
         words = self._show(event)
-        if event.token == END_OF_SENTENCE:
-            self._begin(event.sentence + 1)
+        self._over = event.token == END_OF_SENTENCE
         if seen:
             return None
         self.words_out += len(words)
@@ -189,7 +248,25 @@ class Transcript:
         return words
 
     def _cut_event(self, event: Event) -> list[Word] | None:
+        self._over = True
         return None if self._last_seen else []
+
+    def _move_event(self, event: Event) -> list[Word] | None:
+        """The window has moved on; what is still in view belongs to the next one."""
+        gone = len(self._places) - event.read
+        place = self._places[gone] if event.read else self._here
+        self._places = self._places[gone:]
+        kept = self._view[len(self._view) - event.written :] if event.written else []
+        self._view = [(token, max(1, read - gone)) for token, read in kept]
+        assert event.kept is not None
+        words = self._read - event.kept[0]  # that have left the window
+        still = self._open if event.written else []
+        self._open = [token._replace(read=max(0, token.read - words)) for token in still]
+        self._read, self._written = event.kept
+        self.sentence, self._tokens, self._over = event.sentence, event.read, False
+        self._seen_reads = 0
+        self._restart(place, self._view, punctuated=False, begun=event.read)
+        return None if self._seen_writes else []
 
     def _show(self, event: Event) -> list[Word]:
         """The words that a token makes visible: those written before it."""
@@ -205,13 +282,14 @@ class Transcript:
         return [self._word(word, tokens, info, event) for word in shown]
 
     def _spaced(self, text: str) -> str:
-        """Text of an event; the first of a resumed stream follows text that it has not seen."""
-        before, self._unseen, self._shown = self._unseen, "", text[-1]
-        due = before and not text.startswith(" ") and not is_unspaced(before + text[0])
+        """Text of an event; a resumed stream does not know that there was text before it."""
+        due = self._follows and not text.startswith(" ") and not is_unspaced(text[0])
+        self._follows = False
         return f" {text}" if due else text
 
     def _word(self, text: str, tokens: Sequence[Written], info: float | None, event: Event) -> Word:
         first, last = tokens[0], tokens[-1]
+        self._last = text[-1]
         found = Word(
             word=text.strip(),
             text=text,
@@ -229,11 +307,10 @@ class Transcript:
 
     def _replay(self) -> Replay:
         path, self._path = self._path, []
-        several = self.first != self.sentence
+        begins = self._begins
         return Replay(
-            position=self.start,
-            sentence=self.first,
+            **begins.model_dump(),
             path=path,
-            read=0 if several else self._tokens,
-            last=self._before,
+            read=0 if begins.sentence != self.sentence else self._tokens,
+            dial=self._dial(begins.sentence),
         )

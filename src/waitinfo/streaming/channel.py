@@ -45,9 +45,9 @@ class Channel:
         self.session = session
         self.controller: LagController | None = None  # turns the dial, if a lag is held
         self._k = k
-        self.path = replay.path if replay else ()  # what was written before it was interrupted
+        self.replay = replay or Replay()  # what was done before it was interrupted
         self.listener: Listener | None = None  # called, without the lock, when something changed
-        self.began = time.monotonic() - (replay.seconds if replay else 0.0)
+        self.began = time.monotonic() - self.replay.seconds
         self.slot: int | None = None  # given by the first round
         self.inbox: list[Arrival] = []
         self.at = -math.inf  # when the last text was spoken, if that was said

@@ -7,13 +7,14 @@ from typing import Literal, NamedTuple
 
 
 class Event(NamedTuple):
-    """One token read or written, or a translation that was cut; and the state after it.
+    """One token read or written, a translation that was cut, or a window that has moved on.
 
     A sentence is cut after its last WRITE: the model repeated itself (`reason` is "loop"), or wrote
-    far more than the source warrants ("length").
+    far more than the source warrants ("length"). A MOVE comes between two windows of a text without
+    sentence ends: `read` and `written` tokens of the one before stay in view in the next.
     """
 
-    kind: Literal["READ", "WRITE", "CUT"]
+    kind: Literal["READ", "WRITE", "CUT", "MOVE"]
     token: str  # as the vocabulary has it; "</s>" ends a sentence
     word: str | None  # READ: the source word it completes; WRITE: the words it makes visible
     info: float | None  # None in a model without info
@@ -26,6 +27,7 @@ class Event(NamedTuple):
     time: float  # seconds since the stream was opened
     text: str = ""  # WRITE: the same words, with a space before them if one is due
     reason: Literal["loop", "length"] | None = None  # of a CUT
+    kept: tuple[int, int] | None = None  # MOVE: source words read and words shown, still in view
 
     def as_dict(self) -> dict[str, object]:
         return self._asdict()

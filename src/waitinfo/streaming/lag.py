@@ -8,7 +8,7 @@ writes the same tokens when it is given the dials (`LagController.turns`).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 from waitinfo.model.calibration import Calibration, interpolate, read_calibration
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.replay import DialState, Replay
 from waitinfo.systems import System, check_dial
 
 SPAN = 25  # words shown after which a lag is measured within a sentence
 GAIN = 0.1  # share of the accumulated error that is corrected at a time
 STEP = 1.0  # words of lag by which the dial is turned at a time, at most
 ENDS = "</s>"
+REMEMBERED = 4096  # sentences whose first state is kept, for streams whose events wait
 
 
 def mean_lag(
@@ -76,6 +78,33 @@ class LagMeter:
         self._target += shown
         self._delays, self._measured = [], 0
         return lag
+
+    def move(self, source: int, kept: int) -> float | None:
+        """A window moves on: `source` words leave it, and `kept` of the words shown stay in view.
+
+        Lags are counted from the beginning of the window on both sides. Returns the lag of what
+        was not measured yet.
+        """
+        lag = self._measure(self.pace) if len(self._delays) > self._measured else None
+        leave = len(self._delays) - kept
+        self._source += source
+        self._target += leave
+        self._delays = [delay - source for delay in self._delays[leave:]]
+        self._measured = kept
+        return lag
+
+    def begin(self, kept: int) -> None:
+        """Start in a window in which so many words were shown, and measured, before."""
+        self._delays, self._measured = [0] * kept, kept
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """Source words and translated words that the pace comes from."""
+        return self._source, self._target
+
+    @totals.setter
+    def totals(self, found: tuple[float, float]) -> None:
+        self._source, self._target = found
 
     def _measure(self, pace: float, source: int | None = None) -> float:
         first, self._measured = self._measured, len(self._delays)
@@ -133,32 +162,92 @@ class LagController:
         self._meter = LagMeter(calibration.pace)
         self._count = WordCount()
         self._begun = False  # a sentence has begun since the controller took over
+        self._first = 0  # sentences before this one are not observed
+        self._states: OrderedDict[int, DialState] = OrderedDict()  # by sentence, at its beginning
 
-    def observe(self, event: Event, last: bool, carried: int = 0) -> None:
-        """A token that the stream read or wrote; `last` ends a sentence.
+    def resume(self, replay: Replay) -> None:
+        """Take over from the controller of an interrupted stream.
 
-        `carried` source words were read already, but belong to the next sentence.
+        If that had not been at work when the sentence began, it begins with the next one.
         """
-        self._begun |= event.kind == "READ" and event.read == 1
-        if not self._begun:  # within a sentence whose beginning was not seen
-            self._begun = last
+        self._first = replay.sentence
+        if replay.dial is None:
+            self._first += bool(replay.path or replay.sentence)
             return
-        lags: list[float | None] = []
-        if event.kind == "READ":
-            self._count.read(event)
-        elif event.word:
-            lags = [self._meter.show(self._count.words) for _ in event.word.split()]
-        if last:
-            lags.append(self._meter.end(self._count.words - carried))
-            self._count.words = carried
-        for lag in lags:
-            if lag is not None:
-                self._correct(lag)
-        place = (event.sentence + 1, 0) if last else (event.sentence, event.written)
-        if self.k != self.turns[-1].k:
-            self.turns.append(Turn(*place, self.k))
+        self.k, self._set, self._behind, *totals = replay.dial
+        self._meter.totals = (totals[0], totals[1])
+        self._meter.begin(replay.shown)
+        self.turns[0] = Turn(replay.sentence, replay.kept, self.k)
 
-    def _correct(self, lag: float) -> None:
+    def state(self, sentence: int) -> DialState | None:
+        """What it knew at the beginning of a sentence or window, if it was at work then."""
+        return self._states.get(sentence)
+
+    def observe(self, event: Event, last: bool) -> None:
+        """What a stream reports: a token read or written, or a window that moves on.
+
+        `last` ends a sentence, and none of its words stay in view.
+        """
+        if event.kind == "MOVE":
+            self._move(event)
+            return
+        if not self._begun and event.sentence >= self._first:
+            self._begin(event)
+        if self._begun:
+            if event.kind == "READ":
+                self._count.read(event)
+            elif event.word:
+                for _ in event.word.split():
+                    self._correct(self._meter.show(self._count.words))
+            self._note(event.sentence, event.written)
+        if last:
+            self.end(event.sentence)
+
+    def end(self, sentence: int) -> None:
+        """A sentence is over."""
+        if self._begun:
+            self._correct(self._meter.end(self._count.words))
+        self._count.words = 0
+        self._begun = sentence + 1 >= self._first
+        self._note(sentence + 1, 0)
+        self._remember(sentence + 1)
+
+    def _begin(self, event: Event) -> None:
+        """Begin with the first token of a sentence; within one, its beginning was not seen."""
+        self._begun = event.kind == "READ" and event.read == 1
+        if self._begun:
+            self._remember(event.sentence)
+
+    def _move(self, event: Event) -> None:
+        """Source words that were read and stay in view count as read in the next window."""
+        assert event.kept is not None
+        source, shown = event.kept
+        if not self._begun:
+            self._begun = event.sentence >= self._first
+            self._meter.begin(shown)
+        elif event.written:
+            self._correct(self._meter.move(self._count.words - source, shown))
+        else:  # the model has ended a sentence: all of what it wrote belongs to it
+            self._correct(self._meter.end(self._count.words - source))
+        self._count.words = source
+        self._note(event.sentence, event.written)
+        self._remember(event.sentence)
+
+    def _remember(self, sentence: int) -> None:
+        if self._begun:
+            self._states[sentence] = DialState(self.k, self._set, self._behind, *self._meter.totals)
+            if len(self._states) > REMEMBERED:
+                self._states.popitem(last=False)
+
+    def _note(self, sentence: int, written: int) -> None:
+        """Note where the dial was turned, if it was."""
+        if self.k != self.turns[-1].k:
+            self.turns.append(Turn(sentence, written, self.k))
+
+    def _correct(self, lag: float | None) -> None:
+        """Turn the dial after a lag was measured."""
+        if lag is None:
+            return
         lags, dials = self.calibration.measured, self.calibration.dials
         reach = (lags[0] - self.goal) / GAIN, (lags[-1] - self.goal) / GAIN
         self._behind = min(max(self._behind + self.goal - lag, reach[0]), reach[1])

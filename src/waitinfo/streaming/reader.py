@@ -65,14 +65,18 @@ class Reader:
                 self._grow(word)
                 self._end_word()
             return
-        if words and _separates(text[0]):
+        if words and separates(text[0]):
             self._end_word()
         for number, word in enumerate(words):
             if number:
                 self._end_word()
             self._grow(word)
-        if text and _separates(text[-1]):
+        if text and separates(text[-1]):
             self._end_word()
+
+    def go_on(self) -> None:
+        """The text begins inside a word without spaces, after some token of it."""
+        self._growing, self._begun = GrowingWord(self.tokenizer, inside=True), True
 
     def end(self) -> None:
         """No more text will come."""
@@ -137,8 +141,9 @@ def _words(text: str) -> list[str]:
     """The parts of a text between spaces and control characters."""
     if text.isprintable():
         return text.split()
-    return "".join(" " if _separates(char) else char for char in text).split()
+    return "".join(" " if separates(char) else char for char in text).split()
 
 
-def _separates(char: str) -> bool:
+def separates(char: str) -> bool:
+    """Whether a character ends a word and belongs to none."""
     return char.isspace() or unicodedata.category(char) == "Cc"

@@ -83,9 +83,12 @@ class Rounds:
             if channel.slot is None:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
-                self.engine.force(channel.slot, channel.path)
+                replay = channel.replay
+                self.engine.begin(channel.slot, replay.path[: replay.kept], replay.begun)
+                self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
+            self.engine.steer(channel.slot, channel.controller is not None)
             if not hold:
                 self.engine.resume(channel.slot)
             self._feed(channel)
@@ -106,23 +109,38 @@ class Rounds:
 
     def _shift(self, channel: Channel) -> None:
         """Move the window of a stream on."""
-        assert channel.slot is not None
-        cut = channel.session.move_on(self.engine.alignment(channel.slot))
+        session, slot, controller = channel.session, channel.slot, channel.controller
+        assert slot is not None
+        sentence = session.sentence
+        weights = self.engine.alignment(slot)
+        cut = session.move_on(weights)
         if cut is None:
-            self.engine.feed(channel.slot, [], complete=True)
+            self.engine.feed(slot, [], complete=True)
             return
-        self.engine.shift(channel.slot, channel.k, cut.source, cut.target)
-        self.engine.set_patience(channel.slot, channel.session.patience)
+        if self.engine.fed[slot] and not session.begun:  # the sentence is over after all
+            if controller is not None:
+                controller.end(sentence)
+            self._reset(channel)
+            return
+        event = session.moved(weights.shape[1] - cut.source, time.monotonic() - channel.began)
+        self.events.setdefault(channel, []).append(event)
+        if controller is not None:
+            controller.observe(event, last=False)
+        self.engine.shift(slot, channel.k, cut.source, cut.target)
+        self.engine.set_patience(slot, session.patience)
 
     def _begin(self, channel: Channel) -> None:
         """Start a stream on its next sentence."""
-        assert channel.slot is not None
         if channel.session.ended_early:
             self._shift(channel)
         else:
-            self.engine.reset(channel.slot, channel.k)
-            self.engine.set_patience(channel.slot, channel.session.patience)
+            self._reset(channel)
         self._feed(channel)
+
+    def _reset(self, channel: Channel) -> None:
+        assert channel.slot is not None
+        self.engine.reset(channel.slot, channel.k)
+        self.engine.set_patience(channel.slot, channel.session.patience)
 
     def give_back(self, channel: Channel) -> None:
         """Free the slot of a stream, if it has one."""
@@ -152,7 +170,8 @@ class Rounds:
                 events = channel.session.record(token, now - channel.began)
                 self.events.setdefault(channel, []).extend(events)
                 if channel.controller is not None:
-                    channel.controller.observe(events[0], token.last)
+                    over = token.last and not channel.session.ended_early
+                    channel.controller.observe(events[0], over)
                     self.engine.set_dial(token.slot, channel.k)
                 if token.last:
                     self._begin(channel)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import END, Reader
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Cut, Mark, Weights, Window
 from waitinfo.streaming.words import WordBuilder
+from waitinfo.text.identification import LanguageWatch
 from waitinfo.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -37,7 +40,8 @@ class Input(NamedTuple):
 class Session:
     """One stream's text. `limit` is the number of source tokens that fit into a sentence.
 
-    `slides` says whether the system can translate text without sentence ends.
+    `slides` says whether the system can translate text without sentence ends. Text that is plainly
+    not in `language` causes a warning, once.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Session:
         segmentation: Segmentation | None = None,
         has_info: bool = True,
         slides: bool = True,
+        language: str | None = None,
     ) -> None:
         self.vocabulary, self.limit, self.has_info = vocabulary, limit, has_info
         self.segmentation = segmentation or Segmentation()
@@ -55,19 +60,35 @@ class Session:
         self.sentence = 0
         self.full = False  # the window has to move on before more fits
         self.ended_early = False  # the model has ended a sentence inside the window
+        self.watch = LanguageWatch(language, raw)
         self._reader = Reader(vocabulary.source, raw, self.segmentation)
         self._punctuated: bool | None = None  # whether the text has sentence ends, once known
         self._window = Window()
         self._complete = False  # the end of this sentence was handed over
         self._ended = False  # and it is the text's own end
         self._skipping = False  # the model ended a sentence before all of its words came
+        self._again = 0  # source tokens that an interrupted window had read when it began
         self._builder = WordBuilder(vocabulary.target)
         self.patience = self._patience()
+
+    def resume(self, replay: Replay) -> None:
+        """Begin where an interrupted stream is to be continued."""
+        self.sentence, self._punctuated = replay.sentence, replay.punctuated
+        self.patience = self._patience()
+        self._again = replay.begun
+        if replay.inside:
+            self._reader.go_on()
+        if replay.sentence:
+            self._builder.go_on(replay.after, first=not replay.kept)
+        for token, read in replay.path[: replay.kept]:
+            self._write(token, read)
+        self._window.kept = replay.kept
 
     # Text in
 
     def add(self, text: str, at: float | None = None) -> None:
         """Source text that has arrived: whole words, or any piece of text in a `raw` session."""
+        self.watch.warn(text)
         self._reader.add(text, at)
 
     def end(self) -> None:
@@ -79,7 +100,8 @@ class Session:
     @property
     def _room(self) -> int:
         """Source tokens that still fit."""
-        windowed = self.segmentation.mode in ("auto", "none") and not self._punctuated
+        mode = self.segmentation.mode
+        windowed = mode == "none" or (mode == "auto" and not self._punctuated)
         size = min(self.limit, self.segmentation.window) if self.slides and windowed else self.limit
         return size - len(self._window.words)
 
@@ -109,6 +131,8 @@ class Session:
                 word, pieces = None, item.tokens[:room]
             tokens += pieces
             self._window.read(word, len(pieces))
+        if (self.full or self._complete) and len(self._window.words) < self._again:
+            raise WaitinfoError("resume: the text is shorter than what was read of it")
         return Input(tokens, self._complete) if tokens or self._complete else None
 
     def _end_sentence(self) -> None:
@@ -118,7 +142,10 @@ class Session:
     # Moving on
 
     def move_on(self, weights: Weights) -> Cut | None:
-        """Where to cut the window; None if it has to be completed as a sentence."""
+        """Where to cut the window; None if it has to be completed as a sentence.
+
+        weights: [T, S] how much each token written has looked at each source token read.
+        """
         window = self._window
         if self.ended_early:
             cut: Cut | None = window.cut_ended(weights)
@@ -130,13 +157,48 @@ class Session:
             self._complete = True
             return None
         window.drop(cut)
-        self._begin()
+        if self._complete and not window.words:
+            self._end()  # nothing is left of the sentence
+        else:
+            self._begin()
         return cut
+
+    @property
+    def begun(self) -> bool:
+        """Whether words of the present sentence or window were handed over."""
+        return bool(self._window.words)
+
+    def moved(self, read: int, time: float) -> Event:
+        """The event of a window that has moved on; `read` source tokens stay in view."""
+        written = len(self._window.marks)
+        return Event(
+            kind="MOVE",
+            token="",
+            word=None,
+            info=None,
+            read=read,
+            written=written,
+            source_info=0.0,
+            target_info=0.0,
+            lag=read - written,
+            sentence=self.sentence,
+            time=time,
+            kept=self._window.words_kept(read),
+        )
 
     def _begin(self) -> None:
         """A new sentence or window."""
         self.sentence += 1
         self.patience = self._patience()
+        self._again = 0
+
+    def _end(self) -> None:
+        """A sentence is over, and nothing of it stays."""
+        if self._ended:
+            self._punctuated = True  # not before: how soon the end arrived must not matter
+        self._skipping = not self._complete
+        self._window, self._complete, self._ended = Window(), False, False
+        self._begin()
 
     def _patience(self) -> int:
         """Source tokens after which the model's own sentence end counts; 0 for never."""
@@ -156,7 +218,7 @@ class Session:
             word = words[found.read - 1] if found.read <= len(words) else None
         else:
             piece = self.vocabulary.target.piece(found.token)
-            text = self._write(found)
+            text = self._write(found.token, found.read, found.last)
             word = text.strip() or None
         event = Event(
             kind=found.kind,
@@ -178,29 +240,30 @@ class Session:
                 event._replace(kind="CUT", token="", word=None, text="", reason=found.cut)
             )
         if found.last:
-            self._end_of_translation(found)
+            read_all = self._complete and found.read > len(self._window.words)
+            if self.patience and not read_all:
+                self.ended_early = True  # go on with the rest of the window
+                return events
+            overfull = self.slides and self._complete and not self._ended
+            self._end()
+            if overfull:
+                events.append(self.moved(0, time))
         return events
 
-    def _write(self, found: TokenEvent) -> str:
+    def _write(self, token: int, read: int, last: bool = False) -> str:
         """Text that a written token makes visible; notes where words and sentences end."""
         window, builder = self._window, self._builder
-        window.write(found.read)
+        window.write(read)
         began = builder.open
-        text = builder.add(found.token, found.last)
-        mark = Mark.SENTENCE if ends_sentence(text.rsplit(" ", 1)[-1]) else Mark.WORD
-        if text and not builder.open:
-            window.mark(0, mark)
-        elif text and began:
-            window.mark(1, mark)
+        text = builder.add(token, last)
+        words = text.split()
+        if not words:
+            return text
+        mark = Mark.SENTENCE if ends_sentence(words[-1]) else Mark.WORD
+        if not builder.open:
+            window.mark(0, mark, len(words))
+        elif began:
+            window.mark(1, mark, len(words))
+        else:
+            window.mark(0, Mark.NOTHING, len(words))
         return text
-
-    def _end_of_translation(self, found: TokenEvent) -> None:
-        read_all = self._complete and found.read > len(self._window.words)
-        if self.patience and not read_all:
-            self.ended_early = True  # go on with the rest of the window
-            return
-        if self._ended:
-            self._punctuated = True  # not before: how soon the end arrived must not matter
-        self._skipping = not self._complete
-        self._window, self._complete, self._ended = Window(), False, False
-        self._begin()

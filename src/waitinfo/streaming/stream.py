@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials, Turn
+from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import Scheduler
 
 
@@ -38,6 +39,11 @@ class Handle:
         controller = None if value is None else self._dials.controller(value)
         self._scheduler.set_dial(self._channel, self._channel.k, controller)
 
+    def dial_state(self, sentence: int) -> DialState | None:
+        """What a stream that holds its lag knew when a sentence or window began; for replays."""
+        controller = self._channel.controller
+        return None if controller is None else controller.state(sentence)
+
     @property
     def turns(self) -> list[Turn]:
         """Where the dial was turned to hold the lag, and to which value; the last ones."""
@@ -53,6 +59,11 @@ class Handle:
     def trace(self) -> list[Event]:
         """The events so far; of a long stream the last ones (see `history`)."""
         return self._scheduler.history(self._channel)[0]
+
+    @property
+    def other_language(self) -> str | None:
+        """The language that the text is plainly in, if it is not the model's; else None."""
+        return self._channel.session.watch.other
 
     @property
     def began(self) -> float:

@@ -33,8 +33,8 @@ class Translator:
     At most `streams` are open at a time, each with room for sentences of `capacity` source tokens.
     Streams that are opened without a dial hold the given `lag`, if any. `segment` says how streams
     find the ends of sentences unless they are told otherwise; `clock` measures pauses in text that
-    comes without times. `recorded`, on a GPU, records rounds as CUDA graphs: many times as fast,
-    but only for `segment` punctuation or whole, and loops are not cut.
+    comes without times. On a GPU, rounds are recorded as CUDA graphs unless `recorded` is off:
+    many times as fast, after a few seconds at the start.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Translator:
         lag: float | None = None,
         segment: str = "auto",
         clock: Callable[[], float] = time.monotonic,
-        recorded: bool = False,
+        recorded: bool = True,
     ) -> None:
         self.loaded = loaded
         self.segmentation = Segmentation.parse(segment)
@@ -135,10 +135,14 @@ class Translator:
             segmentation,
             engine.has_info,
             slides=self.system.simultaneous,
+            language=self.loaded.languages.source,
         )
         if replay is not None:
-            replay.check(len(self.vocabulary.target))
-            session.sentence = replay.sentence
+            replay.check(len(self.vocabulary.target), session.limit)
+            session.resume(replay)
+            if controller is not None:
+                controller.resume(replay)
+                dial = controller.k
         channel = self._scheduler.open(session, dial, history, replay)
         channel.controller = controller
         return channel
@@ -213,6 +217,7 @@ def load(
     observer: Observer | None = None,
     lag: float | None = None,
     segment: str = "auto",
+    recorded: bool = True,
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
@@ -220,7 +225,7 @@ def load(
     or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
     `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
     if the model is calibrated. `segment` says how streams find the ends of sentences, unless they
-    are told otherwise.
+    are told otherwise. On a GPU, `recorded` rounds are many times as fast.
     """
     loaded = load_model(find_model(model), device, dtype, system, options)
-    return Translator(loaded, streams, capacity, ending, observer, lag, segment)
+    return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

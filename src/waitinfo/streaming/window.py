@@ -4,8 +4,8 @@ When the window is full, or the model has ended a sentence inside it, source and
 together: what lies before the cut is forgotten, what lies behind stays in view. The target is cut
 where the model has ended a sentence, else in its middle. The source is cut where it fits best, by
 the weights of cross-attention: words that the forgotten part looked at go with it, words that the
-rest looked at stay. A word that had not been read when the last forgotten token was written always
-stays.
+rest looked at stay. If all of the target is forgotten, the source is up to the last word that it
+looked at. A word that had not been read when the last forgotten token was written always stays.
 """
 
 from __future__ import annotations
@@ -43,28 +43,38 @@ class Window:
         self.starts: list[bool] = []  # by source token: whether it starts a word
         self.marks: list[Mark] = []  # by target token
         self.reads: list[int] = []  # by target token: source tokens read before it
+        self.shown: list[int] = []  # by target token: words that ended with it and were shown
         self.kept = 0  # target tokens that were already written when the window began
 
     def read(self, word: str | None, tokens: int) -> None:
         """The tokens of a word, or of a part of it that has no text of its own."""
+        complete = not self.words or self.words[-1] is not None  # no word or character is open
         self.words += [None] * (tokens - 1) + [word]
-        self.starts += [True] + [False] * (tokens - 1)
+        self.starts += [complete] + [False] * (tokens - 1)
 
     def write(self, read: int) -> None:
         self.marks.append(Mark.NOTHING)
         self.reads.append(read)
+        self.shown.append(0)
 
-    def mark(self, back: int, mark: Mark) -> None:
-        """A word or sentence ends `back` tokens before the last one."""
+    def mark(self, back: int, mark: Mark, words: int = 1) -> None:
+        """Some words are shown, which end `back` tokens before the last one."""
         if back < len(self.marks):
             self.marks[-1 - back] = mark
+            self.shown[-1 - back] += words
 
     def drop(self, cut: Cut) -> None:
         """Move on."""
         self.words, self.starts = self.words[cut.source :], self.starts[cut.source :]
-        self.marks = self.marks[cut.target :]
+        self.marks, self.shown = self.marks[cut.target :], self.shown[cut.target :]
         self.reads = [max(1, read - cut.source) for read in self.reads[cut.target :]]
         self.kept = len(self.marks)
+
+    def words_kept(self, read: int) -> tuple[int, int]:
+        """Source words among the first `read` tokens, each from its first on; and words shown."""
+        words = self.words[:read]
+        begun = sum(not n or words[n - 1] is not None for n in range(len(words)))
+        return begun, sum(self.shown)
 
     # Where to cut
 
@@ -88,10 +98,10 @@ class Window:
         places = [place for place in self._boundaries() if place <= read]
         if not places:
             return Cut(read, target)
-        # A word that was translated gets about its share of the attention, at least half of it.
-        share = weights.sum(0) * weights.shape[1] / max(1, len(weights))
-        worth = np.concatenate([[0.0], np.cumsum(np.minimum(share, 1.0) - 0.5)])
-        return Cut(max(places, key=lambda place: (worth[place], -place)), target)
+        # Translated is what lies before the last word that any token looked at most. The sum of
+        # attention says less: late words are seen by few tokens, and all look at early ones.
+        last = int(weights.argmax(1).max()) if len(weights) else 0
+        return Cut(next((place for place in places if place > last), places[-1]), target)
 
     def _places(self) -> list[int]:
         """Where the target may be cut, best first."""
@@ -118,4 +128,5 @@ class Window:
     def _boundaries(self) -> Sequence[int]:
         """Ends of source words."""
         found = [i for i, start in enumerate(self.starts) if start and i]
-        return [*found, len(self.starts)] if self.starts else []
+        whole = bool(self.words) and self.words[-1] is not None
+        return [*found, len(self.starts)] if whole else found

@@ -18,6 +18,7 @@ from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import (
     Dial,
+    DialValue,
     LossContext,
     Losses,
     PolicyState,
@@ -65,7 +66,7 @@ class AdaptiveWaitK(System):
         common = {field.name: getattr(self.options, field.name) for field in fields(SystemOptions)}
         self.models = Multipath(common)
 
-    def training_dial(self, batch: Batch, context: LossContext) -> float | Tensor | None:
+    def training_dial(self, batch: Batch, context: LossContext) -> DialValue | Tensor | None:
         return self.models.training_dial(batch, context)
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:

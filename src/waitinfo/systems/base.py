@@ -18,7 +18,7 @@ import math
 import random
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -33,10 +33,13 @@ from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
+from waitinfo.systems.confidence import KINDS, Weights, weigh
 from waitinfo.text.special import PAD
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
 INFO_TOTALS = ("mean", "source", "target")
+
+DialValue = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class LossContext:
     draw: random.Random
     label_smoothing: float = 0.0
     k: float | None = None  # fixed dial, for validation; None: the system draws one
-    dial: Tensor | None = None  # [] dial already drawn for the batch; None: draw it now
+    dial: Tensor | None = None  # [] or [draws], already drawn for the batch; None: draw it now
+    weights: Weights | None = None  # of the target tokens; None: all are 1
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,16 @@ class SystemOptions:
     info_weight: float = 0.3  # lambda of the info-sum loss, if info is learned
     info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
     whole_source_updates: int = 0  # number of first updates with the whole source visible
+    confidence: str = "none"  # loss weights by confidence over prefixes: none, prefix, relative
+    confidence_power: float = 1.0  # how much a token's own confidence counts
+    sentence_power: float = 0.0  # how much that of its sentence counts
 
     def __post_init__(self) -> None:
+        if self.confidence not in KINDS:
+            raise unknown("system.confidence", self.confidence, KINDS)
+        for name in ("confidence_power", "sentence_power"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be 0 or more")
         if self.info_total not in INFO_TOTALS:
             raise unknown("system.info_total", self.info_total, INFO_TOTALS)
 
@@ -129,6 +141,8 @@ class System(ABC):
     # them: it changes at these updates and nowhere else.
     milestones: ClassVar[tuple[str, ...]] = ("whole_source_updates",)
     plans_by_length: ClassVar[bool] = False  # the loss plans its work from the batch's lengths
+    # Loss weights that make sense: not all systems train on prefixes along a path.
+    confidences: ClassVar[tuple[str, ...]] = KINDS
     fresh_past: ClassVar[bool] = False  # written tokens are recomputed with the whole prefix read
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -139,6 +153,11 @@ class System(ABC):
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
+        if self.options.confidence not in self.confidences:
+            raise WaitinfoError(
+                f"system.confidence {self.options.confidence}: {self.name} trains without a path "
+                f"of its own and offers only {' or '.join(self.confidences)}"
+            )
 
     def check_model(self, config: ModelConfig) -> None:
         """Raise an error if the system cannot use a model."""
@@ -162,7 +181,7 @@ class System(ABC):
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         """The loss of a batch."""
-        k = self.training_dial(batch, context)
+        k = spread_dial(self.training_dial(batch, context), batch)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
         read, visible = self._training_view(model, batch, source, target, k)
@@ -171,9 +190,23 @@ class System(ABC):
         streaming = context.k is not None
         dials = self.dial_rows(batch, context, k)
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
+        if self.options.confidence != "none" and k is not None and not streaming:
+            whole = None
+            if self.options.confidence == "relative":
+                everything = whole_source(batch)
+                with torch.no_grad():
+                    whole = model.decode(target, encoded, everything, dials, everything)
+            context = replace(context, weights=self._weights(model, batch, decoded, whole))
         return self.combine(model, batch, source, target, decoded, context)
 
-    def training_dial(self, batch: Batch, context: LossContext) -> float | Tensor | None:
+    def _weights(
+        self, model: Transformer, batch: Batch, decoded: Decoded, whole: Decoded | None
+    ) -> Weights:
+        """Weights by confidence over the prefixes of a training batch."""
+        options = self.options
+        return weigh(model, batch, decoded, whole, options.confidence_power, options.sentence_power)
+
+    def training_dial(self, batch: Batch, context: LossContext) -> DialValue | Tensor | None:
         """The fixed dial, or a drawn one; None while the whole source is visible."""
         if context.k is not None:
             return context.k
@@ -205,8 +238,8 @@ class System(ABC):
         """[B] the dial of each sentence, for cross-attention that depends on it."""
         return None if k is None else dial_column(batch, k)
 
-    def draw_dial(self, batch: Batch, context: LossContext) -> float:
-        """Draw the dial of a training batch."""
+    def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
+        """Draw the dial of a training batch, or several that its sentences share out."""
         return self.dial.default if self.dial else 1.0
 
     def path(
@@ -237,7 +270,8 @@ class System(ABC):
         context: LossContext,
     ) -> Losses:
         """Cross-entropy, plus lambda times the info-sum loss if info is learned (Eq. 7)."""
-        total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
+        smoothing = context.label_smoothing
+        total, parts = cross_entropy(model, decoded, batch, smoothing, context.weights)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
             info_sum = info_sum_loss(
@@ -258,16 +292,32 @@ class System(ABC):
         return torch.ones_like(state.complete)
 
 
+def by_head(model: Transformer, system: System) -> bool:
+    """Whether heads may see different prefixes of the source."""
+    one = torch.ones(1, 1)
+    return system.visible(one, one, one, model.config.heads).dim() == 3
+
+
 def heads_stopped(step: Step) -> Tensor:
     """[B] whether every head of every layer has stopped within the source read so far."""
     found = [report.stopped for report in step.extras if report and report.stopped is not None]
     return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
 
 
+def spread_dial(k: DialValue | Tensor | None, batch: Batch) -> float | Tensor | None:
+    """One dial as it is; several as [B, 1], the sentences taking them in turn."""
+    if isinstance(k, tuple):
+        k = torch.tensor(k, device=batch.source.device)
+    if not isinstance(k, Tensor) or k.dim() == 0:
+        return k
+    turn = torch.arange(batch.pairs, device=k.device) % len(k)
+    return k[turn][:, None]
+
+
 def dial_column(batch: Batch, k: float | Tensor) -> Tensor:
     """The dial of every sentence: [B] float32."""
     if isinstance(k, Tensor):
-        return k.float().expand(batch.pairs)
+        return k.float().reshape(-1).expand(batch.pairs)
     return torch.full((batch.pairs,), float(k), device=batch.source.device)
 
 
@@ -286,15 +336,22 @@ def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(
-    model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
+    model: Transformer,
+    decoded: Decoded,
+    batch: Batch,
+    label_smoothing: float,
+    weights: Weights | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display."""
+    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display.
+
+    Tokens may have weights, which the displayed one leaves out.
+    """
     total, nll = linear_cross_entropy(
         decoded.states,
         model.target_embedding.weight,
         batch.target_out,
-        batch.target_out != PAD,
+        batch.target_out != PAD if weights is None else weights.tokens,
         label_smoothing,
         model.token_terms,
     )
-    return total, {"nll": nll}
+    return total, {"nll": nll if weights is None else weights.nll}

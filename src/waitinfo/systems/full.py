@@ -11,4 +11,5 @@ class Full(System):
     name = "full"
     summary = "waits for the whole sentence; bidirectional encoder, supports beam search"
     simultaneous = False
+    confidences = ("none",)
     model_defaults = MappingProxyType({"encoder": "bidirectional"})

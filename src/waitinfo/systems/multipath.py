@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.model.batch import Batch
-from waitinfo.systems.base import Dial, LossContext
+from waitinfo.systems.base import Dial, DialValue, LossContext
 from waitinfo.systems.drawn_dial import DrawnDialOptions
 from waitinfo.systems.wait_k import WaitK, WaitKOptions
 
@@ -22,5 +22,5 @@ class Multipath(WaitK):
     Options = MultipathOptions
     options: MultipathOptions
 
-    def draw_dial(self, batch: Batch, context: LossContext) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
         return self.options.draw(batch, context)

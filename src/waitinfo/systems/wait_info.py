@@ -11,7 +11,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
-from waitinfo.systems.base import Dial, LossContext, PolicyState, System
+from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System
 from waitinfo.systems.drawn_dial import DrawnDialOptions
 
 
@@ -36,7 +36,7 @@ class WaitInfo(System):
                 "model.info none: wait-info requires info, which this model does not have"
             )
 
-    def draw_dial(self, batch: Batch, context: LossContext) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
         return self.options.draw(batch, context)
 
     def path(

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
-from waitinfo.systems.base import Dial, LossContext, PolicyState, System, SystemOptions
+from waitinfo.systems.base import (
+    Dial,
+    DialValue,
+    LossContext,
+    PolicyState,
+    System,
+    SystemOptions,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class WaitK(System):
     def trained_dial(self) -> float:
         return self.options.k
 
-    def draw_dial(self, batch: Batch, context: LossContext) -> float:
+    def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
         return self.options.k
 
     def path(

@@ -23,6 +23,7 @@ from waitinfo.text.tokenizer import Vocabulary
 
 MANIFEST = "corpus.json"
 FORMAT = 1
+ORIGINS = "origins.npy"  # where each training pair comes from, if the corpus is a mixture
 
 Ints = npt.NDArray[np.int64]
 
@@ -161,6 +162,12 @@ class Corpus:
     def dev_text(self) -> list[Pair]:
         """The dev split as text, for scoring translations."""
         return list(read_aligned(self.folder / "dev.source.txt", self.folder / "dev.target.txt"))
+
+    def origins(self) -> tuple[list[str], npt.NDArray[np.uint8]] | None:
+        """Names of origins, and the number of its origin for each training pair, if recorded."""
+        if "origins" not in self.manifest:
+            return None
+        return list(self.manifest["origins"]), np.load(self.folder / ORIGINS)
 
     def token_counts(self, side: str) -> Ints:
         """Counts of each token in one side ("source" or "target") of the training data: [V]."""

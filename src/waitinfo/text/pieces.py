@@ -22,14 +22,14 @@ CONTEXT = 4  # certain tokens that later text is encoded with
 
 
 class GrowingWord:
-    """A word whose letters arrive in pieces."""
+    """A word whose letters arrive in pieces; `inside` it, those after one of its tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, inside: bool = False) -> None:
         self.tokenizer = tokenizer
         self._waiting = ""  # letters that may still join with what follows
-        self._text = SPACE  # from the start of the oldest token of the context
+        self._text = "" if inside else SPACE  # from the start of the oldest token of the context
         self._context: list[int] = []  # certain tokens that the text begins with
-        self._at_start = True  # the text begins where the word does
+        self._at_start = not inside  # the text begins where the word does
 
     def add(self, letters: str) -> list[int]:
         """Tokens that have become certain, in order."""
@@ -57,7 +57,7 @@ class GrowingWord:
             for at in range(max(1, len(text) - tokenizer.longest_piece), len(text) + 1)
             if tokenizer.begins_piece(text[at:])
         ]
-        if tokenizer.begins_piece(text) and self._at_start:
+        if tokenizer.begins_piece(text) and (self._at_start or not self._context):
             return []  # it may be one token
         shared = self._encode(starts[0])
         for at in starts[1:]:

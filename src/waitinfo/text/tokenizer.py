@@ -71,6 +71,12 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         path.write_bytes(self.model)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.model == other.model
+
+    def __hash__(self) -> int:
+        return hash(self.model)
+
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 

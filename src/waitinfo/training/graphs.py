@@ -17,6 +17,7 @@ from torch import Tensor
 
 from waitinfo.model.batch import Batch
 from waitinfo.systems import System
+from waitinfo.systems.base import DialValue
 
 SEEN = 1  # how often a shape is computed normally before it is recorded
 MOST = 128  # recordings kept
@@ -43,12 +44,15 @@ class Recording:
     share: Tensor
     losses: dict[str, Tensor]
 
-    def replay(self, batch: Batch, dial: float | None, share: float) -> dict[str, Tensor]:
+    def replay(self, batch: Batch, dial: DialValue | None, share: float) -> dict[str, Tensor]:
         for name, tensor in vars(self.batch).items():
             if isinstance(tensor, Tensor):
                 tensor.copy_(getattr(batch, name), non_blocking=True)
         if self.dial is not None and dial is not None:
-            self.dial.fill_(dial)
+            if isinstance(dial, tuple):
+                self.dial.copy_(torch.tensor(dial))
+            else:
+                self.dial.fill_(dial)
         self.share.fill_(share)
         self.graph.replay()
         return self.losses
@@ -64,7 +68,7 @@ class GraphedUpdates:
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(
-        self, update: Update, batch: Batch, dial: float | None, share: float, stage: Hashable
+        self, update: Update, batch: Batch, dial: DialValue | None, share: float, stage: Hashable
     ) -> dict[str, Tensor]:
         """One update. Everything else that `update` does may depend only on the stage."""
         key = (tuple(batch.source.shape), tuple(batch.target_in.shape), dial is None, stage)

@@ -44,6 +44,10 @@ class Budget:
     def halved(self) -> Budget:
         return Budget(max(1, self.rows // 2), max(1, self.tokens // 2))
 
+    def shared(self, models: int) -> Budget:
+        """The budget where several models keep their caches."""
+        return Budget(self.rows, max(1, self.tokens // models))
+
     def batches(self, lengths: Sequence[int], copies: int = 1) -> Iterator[list[int]]:
         """Indices of sentences, longest first, in batches; every sentence takes `copies` rows."""
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])

@@ -55,8 +55,9 @@ class BeamSearch(Search):
         width: int,
         penalty: float = 1.0,
         best: int = 1,
+        others: Sequence[Transformer] = (),
     ) -> None:
-        super().__init__(model, sources, width)
+        super().__init__(model, sources, width, others)
         self.width, self.penalty = width, penalty
         count, device = len(sources), model.device
         exact = torch.promote_types(model.dtype, torch.float32)
@@ -106,9 +107,7 @@ class BeamSearch(Search):
         self._finish(scores, beams, ends, alive, following, full)
         self.scores, self.tokens = alive, following
         offset = torch.arange(len(parents), device=parents.device)[:, None] * self.width
-        rows = (parents + offset).flatten()
-        for cache in self.caches:
-            cache.reorder(rows)
+        self.reorder((parents + offset).flatten())
         self.inputs = following[:, :, self.written - 1].reshape(-1, 1)
 
     def _finish(

@@ -22,14 +22,19 @@ Place = tuple[int, int]  # (line, part of the line)
 
 
 class SentenceDecoder:
-    """Translates tokenized sentences in batches."""
+    """Translates tokenized sentences in batches, with one model or several together."""
 
     def __init__(
-        self, loaded: LoadedModel, options: TranslationOptions, rows: int | None = None
+        self,
+        loaded: LoadedModel,
+        options: TranslationOptions,
+        rows: int | None = None,
+        others: Sequence[LoadedModel] = (),
     ) -> None:
         self.model, self.system, self.options = loaded.model, loaded.system, options
+        self.others = [check_ensemble(loaded, other).model for other in others]
         self.k = options.dial(loaded.system)
-        self.budget = Budget.for_model(loaded.model, rows)
+        self.budget = Budget.for_model(loaded.model, rows).shared(1 + len(others))
         self.copies = options.best if options.samples else options.beam
 
     def decode(self, sentences: Sequence[list[int]], places: Sequence[Place]) -> Iterator[Batch]:
@@ -59,13 +64,17 @@ class SentenceDecoder:
     ) -> list[list[Candidate]]:
         options = self.options
         if options.beam > 1:
-            search = BeamSearch(self.model, sentences, options.beam, options.penalty, options.best)
+            search = BeamSearch(
+                self.model, sentences, options.beam, options.penalty, options.best, self.others
+            )
             return search.run()
         choose = None
         if options.samples:
             keys = sentence_keys(options.seed, places, options.best).to(self.model.device)
             choose = Sampler(keys, options.temperature, options.top_k)
-        return GreedySearch(self.model, sentences, self.copies, choose, options.scores).run()
+        return GreedySearch(
+            self.model, sentences, self.copies, choose, options.scores, self.others
+        ).run()
 
     def _shrink(self, rows: int) -> None:
         """Go on with batches of half the size when the device ran out of memory."""
@@ -77,7 +86,8 @@ class SentenceDecoder:
     @property
     def _is_native(self) -> bool:
         """Whether compiled code does what is asked: the engine's caches need no padding there."""
-        special = self.options.beam > 1 or self.options.samples or self.options.scores
+        options = self.options
+        special = options.beam > 1 or options.samples or options.scores or self.others
         return self.model.native is not None and not special
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
@@ -87,3 +97,19 @@ class SentenceDecoder:
         while some := list(islice(results, self.budget.rows)):
             found = [[Candidate(h.tokens, 0.0, h.ended)] for _, h in some]
             yield [number for number, _ in some], found
+
+
+def check_ensemble(first: LoadedModel, other: LoadedModel) -> LoadedModel:
+    """Raise an error unless two models can write together; returns the second."""
+    for loaded in (first, other):
+        if loaded.system.simultaneous:
+            raise WaitinfoError(
+                f"{loaded.folder}: {loaded.system.name} reads word by word; only full-sentence "
+                "models can translate together"
+            )
+    if first.vocabulary != other.vocabulary:
+        raise WaitinfoError(
+            f"{other.folder}: has another vocabulary than {first.folder}; models that translate "
+            "together must share it"
+        )
+    return other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from waitinfo.model.folder import fingerprint
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.files import check_readable, check_writable, read_bytes
+from waitinfo.text.identification import other_language
 from waitinfo.translation.lines import WINDOW, Lines, LineTranslator
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
@@ -33,6 +34,7 @@ class Summary:
     translated: int  # lines, by this process
     seconds: float
     invalid: list[int]  # numbers of the lines with bytes that are not UTF-8, which became U+FFFD
+    foreign: list[int]  # numbers of the lines that are plainly not in the model's language
 
 
 def check_files(source: Path, out: Path) -> None:
@@ -57,9 +59,10 @@ def survey(path: Path) -> tuple[int, str]:
 class LineReader:
     """Reads spans of lines of a file; going backwards starts over."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, language: str | None = None) -> None:
+        self.path, self.language = path, language
         self.invalid: list[int] = []  # numbers of lines that are not UTF-8, from 1
+        self.foreign: list[int] = []  # numbers of lines in another language than expected
         self._restart()
 
     def _restart(self) -> None:
@@ -83,6 +86,8 @@ class LineReader:
         except UnicodeDecodeError:
             self.invalid.append(number + 1)
             text = line.decode(encoding, "replace")
+        if other_language(text, self.language) is not None:
+            self.foreign.append(number + 1)
         return text.rstrip("\r\n")
 
 
@@ -93,11 +98,15 @@ def file_line(found: list[Translation], scores: bool) -> str:
     return "\t".join(f"{translation.score:.4f}\t{translation.text}" for translation in found)
 
 
-def translation_settings(loaded: LoadedModel, options: TranslationOptions) -> dict[str, Any]:
+def translation_settings(
+    loaded: LoadedModel, options: TranslationOptions, others: Sequence[LoadedModel] = ()
+) -> dict[str, Any]:
     """Everything that the output depends on, besides the input."""
     dtype = str(loaded.model.source_embedding.weight.dtype).removeprefix("torch.")
+    ensemble = {"other models": [fingerprint(other.folder) for other in others]} if others else {}
     return {
         "model": fingerprint(loaded.folder),
+        **ensemble,
         "system": loaded.system.name,
         "system options": asdict(loaded.system.options),
         "dtype": dtype,
@@ -117,12 +126,13 @@ class FileTranslation:
         rows: int | None,
         processes: Processes,
         progress: Progress,
+        others: Sequence[LoadedModel] = (),
     ) -> None:
         self.source, self.work, self.options = source, Work(out), options
         self.processes, self.progress = processes, progress
-        self.settings = translation_settings(loaded, options)
-        self.translator = LineTranslator(loaded, options, rows)
-        self.reader = LineReader(source)
+        self.settings = translation_settings(loaded, options, others)
+        self.translator = LineTranslator(loaded, options, rows, others)
+        self.reader = LineReader(source, loaded.languages.source)
         self.blocks: dict[int, Block] = {}  # those that this process works on
         self.complete = False  # there is nothing to do
         self.translated = 0  # lines, by this process
@@ -232,11 +242,13 @@ def translate_file(
     rows: int | None = None,
     processes: Processes | None = None,
     progress: Progress | None = None,
+    others: Sequence[LoadedModel] = (),
 ) -> Summary:
     """Translate a file, plain or compressed (.gz, .xz, .zst), into another.
 
     A translation that was interrupted is continued with `resume`; `force` replaces what is there.
-    Processes that torchrun started share the work.
+    Processes that torchrun started share the work. `others` are full-sentence models with the same
+    vocabulary that translate together with the first: their probabilities are averaged.
     """
     began = time.monotonic()
     check_files(source, out)
@@ -249,6 +261,7 @@ def translate_file(
         rows,
         processes,
         progress or Silent(),
+        others,
     )
     try:
         processes.prepare(lambda: task.begin(resume, force), task.join)
@@ -256,4 +269,5 @@ def translate_file(
             task.run()
     finally:
         task.work.close()
-    return Summary(task.translated, time.monotonic() - began, task.reader.invalid)
+    found = task.reader
+    return Summary(task.translated, time.monotonic() - began, found.invalid, found.foreign)

@@ -26,8 +26,9 @@ class GreedySearch(Search):
         copies: int = 1,
         choose: Choice | None = None,
         scores: bool = False,
+        others: Sequence[Transformer] = (),
     ) -> None:
-        super().__init__(model, sources, copies)
+        super().__init__(model, sources, copies, others)
         self.choose, self.scores, self.sources = choose, scores, sources
         count, device = len(self.lengths), model.device
         self.origin = torch.arange(count, device=device)  # [R] which of all rows these are

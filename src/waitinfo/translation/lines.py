@@ -7,7 +7,7 @@ are translated by the same model and system, and the words are joined in the sam
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
@@ -26,16 +26,17 @@ Lines = list[list[Translation]]  # lines that are complete, each with its best t
 
 
 class LineTranslator:
-    """Translates lines of text with a loaded model."""
+    """Translates lines of text with a loaded model; `others` write along (an ensemble)."""
 
     def __init__(
         self,
         loaded: LoadedModel,
         options: TranslationOptions | None = None,
         rows: int | None = None,
+        others: Sequence[LoadedModel] = (),
     ) -> None:
         self.loaded, self.options = loaded, options or TranslationOptions()
-        self.decoder = SentenceDecoder(loaded, self.options, rows)
+        self.decoder = SentenceDecoder(loaded, self.options, rows, others)
         limit = self.options.capacity - 1
         self.text = SourceText(loaded.vocabulary.source, limit, self.options.segment)
         # A GPU leaves all cores to the tokenizers.

@@ -42,19 +42,24 @@ class Processes:
         """The device of this process: GPUs are counted through."""
         return f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name
 
-    def prepare(self, prepare: Callable[[], Any], join: Callable[[], Any]) -> None:
-        """The first process prepares and the others join after it, or all of them fail."""
+    def prepare(
+        self, prepare: Callable[[], Any], join: Callable[[], Any], name: str = PREPARED
+    ) -> None:
+        """The first process prepares and the others join after it, or all of them fail.
+
+        What is prepared has a `name` that is used once.
+        """
         if self.store is None:
             prepare()
         elif self.leads:
             try:
                 prepare()
             except WaitinfoError as error:
-                self.store.set(PREPARED, str(error))
+                self.store.set(name, str(error))
                 raise
-            self.store.set(PREPARED, "")
+            self.store.set(name, "")
         else:
-            self.store.wait([PREPARED], PATIENCE)
-            if problem := self.store.get(PREPARED).decode():
+            self.store.wait([name], PATIENCE)
+            if problem := self.store.get(name).decode():
                 raise WaitinfoError(problem)
             join()

@@ -1,5 +1,7 @@
 """What greedy and beam search share: a batch of sentences that write in lockstep.
 
+Several models with one vocabulary can write together: their probabilities are averaged.
+
 The whole source is there, so every row writes one token in every step, and all rows are at the same
 position. Finished rows leave the batch every few steps; between these points the host never waits
 for the device.
@@ -7,6 +9,7 @@ for the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -96,11 +99,18 @@ def _together(encoded: Encoded) -> Encoded:
 
 
 class Search:
-    """A batch of sentences with `copies` rows each."""
+    """A batch of sentences with `copies` rows each; the `others` are models that write along."""
 
     @torch.inference_mode()
-    def __init__(self, model: Transformer, sources: Sequence[Sequence[int]], copies: int) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        sources: Sequence[Sequence[int]],
+        copies: int,
+        others: Sequence[Transformer] = (),
+    ) -> None:
         self.model, self.copies = model, copies
+        self.others = [Search(other, sources, copies) for other in others]
         device = model.device
         counts = np.fromiter(map(len, sources), np.int64, len(sources))
         flat = np.fromiter(chain.from_iterable(sources), np.int64, int(counts.sum()))
@@ -133,7 +143,21 @@ class Search:
         self.limit = length_limit(self.lengths)  # [R]
 
     def next_logits(self) -> Tensor:
-        """Run one step of all rows: [R, V], with tokens that are never written."""
+        """Run one step of all rows: [R, V], with tokens that are never written.
+
+        Of several models it is the logarithm of their mean probabilities.
+        """
+        logits = self._own_logits()
+        if not self.others:
+            return logits
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        total = logits.to(exact).log_softmax(-1)
+        for other in self.others:
+            other.inputs = self.inputs
+            total = torch.logaddexp(total, other._own_logits().to(exact).log_softmax(-1))
+        return total - math.log(1 + len(self.others))
+
+    def _own_logits(self) -> Tensor:
         model = self.model
         for cache in self.caches:
             cache.position = self.written
@@ -157,6 +181,8 @@ class Search:
 
     def keep(self, index: Tensor | None) -> None:
         """Go on with some rows (None: all), with room for the steps up to the next look."""
+        for other in self.others:
+            other.keep(index)
         if self.written + self.stride > self.capacity:
             self.capacity = self.written + GROWTH
         elif index is None:
@@ -167,6 +193,13 @@ class Search:
             self.encoded = _together(self.encoded.select(index))
             self.lengths, self.inputs = self.lengths[index], self.inputs[index]
             self._prepare_rows()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Continue each row i where the former row rows[i] was."""
+        for cache in self.caches:
+            cache.reorder(rows)
+        for other in self.others:
+            other.reorder(rows)
 
     @staticmethod
     def check_finite(number: Tensor) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -216,12 +217,7 @@ class Work:
 
     def merge(self) -> bool:
         """Join the blocks and remove the folder; False if another process has done so."""
-        try:
-            lock = (self.folder / "merge").open("ab")
-        except FileNotFoundError:
-            return False
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder / "merge"):
             if not self.begun:
                 return False
             fresh = self.folder / "output"
@@ -242,6 +238,19 @@ class Work:
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on a file. Where its folder is gone, there is nothing to lock."""
+    try:
+        lock = path.open("ab")
+    except FileNotFoundError:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,6 @@
-"""Fused kernels for training on a GPU, in Triton, which is installed with torch for CUDA.
+"""Fused kernels for a GPU, in Triton, which is installed with torch for CUDA.
+
+Those for streaming are in `paged` and `rows`. Here are those for training:
 
 Sentences are short: the whole attention of one head fits on one multiprocessor. Once the matrix
 products are fast, most of a training step is memory traffic of activations, so each kernel replaces

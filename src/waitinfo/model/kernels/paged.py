@@ -18,6 +18,30 @@ KEYS = 64  # keys of one turn: most sentences need one
 
 
 @triton.jit
+def blocks_of(
+    TABLE, at, real, head, column,
+    HEADS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Where the keys or values of positions [KEYS] lie: [KEYS, WIDTH]."""
+    block = tl.load(TABLE + at // BLOCK, mask=real, other=0).to(tl.int64)
+    return ((block * HEADS + head) * BLOCK + at % BLOCK)[:, None] * WIDTH + column[None, :]
+
+
+@triton.jit
+def fold(K, V, place, real, query, bias, largest, total, mixed):
+    """Take the next keys into a softmax: its largest score, its total and the mixed values."""
+    keys = tl.load(K + place, mask=real[:, None], other=0.0).to(tl.float32)
+    scores = tl.where(real, tl.sum(keys * query[None, :], 1) + bias, -float("inf"))
+    before = largest
+    largest = tl.maximum(before, tl.max(scores, 0))
+    weights = tl.exp(scores - largest)
+    kept = tl.exp(before - largest)
+    values = tl.load(V + place, mask=real[:, None], other=0.0).to(tl.float32)
+    mixed = mixed * kept + tl.sum(values * weights[:, None], 0)
+    return largest, total * kept + tl.sum(weights, 0), mixed
+
+
+@triton.jit
 def _attend(
     QUERIES, K, V, TABLE, COUNT, BIAS, OUT, query_row, query_head, table_row, bias_row, bias_head,
     scale,
@@ -33,19 +57,11 @@ def _attend(
     for start in range(0, count, KEYS):
         at = start + tl.arange(0, KEYS)
         real = at < count
-        block = tl.load(TABLE + row * table_row + at // BLOCK, mask=real, other=0).to(tl.int64)
-        place = ((block * HEADS + head) * BLOCK + at % BLOCK)[:, None] * WIDTH + column[None, :]
-        keys = tl.load(K + place, mask=real[:, None], other=0.0).to(tl.float32)
+        place = blocks_of(TABLE + row * table_row, at, real, head, column, HEADS, BLOCK, WIDTH)
         bias = tl.load(BIAS + row * bias_row + head * bias_head + at, mask=real, other=0.0)
-        scores = tl.sum(keys * query[None, :], 1) + bias.to(tl.float32)
-        scores = tl.where(real, scores, -float("inf"))
-        before = largest
-        largest = tl.maximum(before, tl.max(scores, 0))
-        weights = tl.exp(scores - largest)
-        kept = tl.exp(before - largest)
-        total = total * kept + tl.sum(weights, 0)
-        values = tl.load(V + place, mask=real[:, None], other=0.0).to(tl.float32)
-        mixed = mixed * kept + tl.sum(values * weights[:, None], 0)
+        largest, total, mixed = fold(
+            K, V, place, real, query, bias.to(tl.float32), largest, total, mixed
+        )
     out = (row * HEADS + head) * WIDTH + column
     tl.store(OUT + out, (mixed / total).to(OUT.dtype.element_ty))
 

@@ -34,6 +34,7 @@ export class Source {
     this.box.replaceChildren();
     this.shades = new Shades();
     this.words = [];          // {sentence, span}
+    this.starts = new Map();  // by sentence or window: its first word
     this.info = 0;
     this.sent = [];           // letters from `position` on
     this.position = 0;
@@ -56,12 +57,17 @@ export class Source {
   // What a translation has read, from its trace.
   read(message) {
     for (const event of message.trace ?? []) {
+      // A window that moves on begins with words that were read before, in the same line.
+      if (event.kind === "MOVE") this.starts.set(event.sentence, this.words.length - event.kept[0]);
       if (event.kind !== "READ") continue;
       this.info += event.info ?? 0;
       if (!event.word) continue;
-      if (this.words.length && this.words.at(-1).sentence !== event.sentence) {
-        this.line = element("p");
-        this.box.append(this.line);
+      if (!this.starts.has(event.sentence)) {
+        this.starts.set(event.sentence, this.words.length);
+        if (this.words.length) {
+          this.line = element("p");
+          this.box.append(this.line);
+        }
       }
       const shade = event.info === null ? "" : this.shades.of(this.info);
       const span = element("span", { class: `w ${shade}` }, event.word);
@@ -76,10 +82,10 @@ export class Source {
 
   // Underline what had been read when a word was written.
   mark(word) {
-    let read = word ? word.read : 0;
-    for (const { sentence, span } of this.words) {
-      span.classList.toggle("seen", !!word && sentence === word.sentence && read-- > 0);
-    }
+    const first = word ? this.starts.get(word.sentence) ?? 0 : 0;
+    this.words.forEach(({ span }, at) => {
+      span.classList.toggle("seen", !!word && at >= first && at < first + word.read);
+    });
   }
 }
 
@@ -187,6 +193,10 @@ export class Translation {
   // The staircase of the present sentence: a step right for a word read, up for a word written.
   step(event) {
     if (event.sentence !== this.sentence) { this.sentence = event.sentence; this.steps = []; }
+    if (event.kind === "MOVE") {
+      const [read, written] = event.kept;
+      this.steps = [...Array(read).fill("READ"), ...Array(written).fill("WRITE")];
+    }
     if (event.word) this.steps.push(...event.word.split(" ").map(() => event.kind));
   }
 

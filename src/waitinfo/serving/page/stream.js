@@ -62,8 +62,8 @@ export class LiveStream {
   }
 
   keep({ replay, time }) {
-    const former = this.replay ?? { position: 0, path: [] };
-    const same = former.position === replay.position;
+    const former = this.replay ?? { position: 0, sentence: 0, path: [] };
+    const same = former.sentence === replay.sentence;
     if (!same) this.drop(replay.position - former.position);
     this.replay = { ...replay, path: same ? [...former.path, ...replay.path] : replay.path, seconds: time };
   }

@@ -12,15 +12,14 @@ a causal encoder that is the same as encoding it token by token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
-from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.loops import loops
 from waitinfo.streaming.engine.shifting import Shifter
 from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
@@ -40,7 +39,7 @@ class Engine(BaseEngine):
     other slots. Not thread-safe.
     """
 
-    cuts_loops: ClassVar[bool] = True
+    state: Slots
 
     def __init__(
         self,
@@ -70,43 +69,24 @@ class Engine(BaseEngine):
         return sum(cache.nbytes for cache in caches) // self.slots
 
     @property
-    def free(self) -> list[int]:
-        """Slots that are not in use."""
-        return self.state.free
-
-    @property
-    def fed(self) -> list[bool]:
-        """By slot: whether its source is complete."""
-        return self.state.fed
-
-    @property
     def runnable(self) -> list[int]:
-        """The slots of the next round."""
         return [slot for slot in self._runnable if slot not in self._held]
 
     @property
     def busy(self) -> bool:
-        """Whether a round would do something."""
         return any(slot not in self._held for slot in self._runnable)
 
     def can_go_on(self, slot: int) -> bool:
-        """Whether a slot has something to do without more input."""
         return slot in self._runnable
 
-    def open(self, k: float) -> int:
-        """A slot for a new stream."""
-        slot = self.state.open()
-        self.reset(slot, k)
-        return slot
-
     def close(self, slot: int) -> None:
-        """Give a slot back, whatever it is doing."""
         self._rest(slot)
         self._held.discard(slot)
+        self.steered.discard(slot)
+        self.again.discard(slot)
         self.state.close(slot)
 
     def reset(self, slot: int, k: float) -> None:
-        """Start a new source in a slot."""
         if slot in self.failed:
             self.source.clear(slot)
             self.target.clear(slot)
@@ -116,57 +96,27 @@ class Engine(BaseEngine):
         self.target.reset(slot)
 
     def shift(self, slot: int, k: float, source: int, target: int) -> None:
-        """Go on in a slot without its first source and target tokens.
-
-        The next rounds encode the others again, together with what other slots have to do.
-        """
         self._rest(slot)
         self.state.shift(slot, k, source, target)
         self.target.reset(slot)
         self._wake(slot)
 
-    @torch.inference_mode()
-    def alignment(self, slot: int) -> Numbers:
-        """[T, S] how much each token written has looked at each source token read."""
-        return self.shifter.alignment(slot)
-
-    def set_patience(self, slot: int, refusals: int) -> None:
-        """Let the model end this source before it is complete, after so many refusals in a row.
-
-        0, as in every new source, leaves that to `ending`.
-        """
-        self.state.patience[slot] = refusals
-
-    def set_dial(self, slot: int, k: float) -> None:
-        """Turn a slot's dial; counts from the next decision on."""
-        if self.state.k[slot] != k:
-            self.state.k[slot] = k
-            self._wake(slot)
-
-    def force(self, slot: int, path: Path) -> None:
-        """Write these tokens first, each once so many source tokens are read."""
-        self.state.forced.put(slot, path)
-
     def hold(self, slot: int) -> None:
-        """Leave a slot out of the rounds until `resume`."""
         self._held.add(slot)
 
     def resume(self, slot: int) -> None:
         self._held.discard(slot)
 
-    def room(self, slot: int) -> int:
-        """Source tokens a slot can still take, with room left for end-of-sentence."""
-        return self.state.room(slot)
-
     @torch.inference_mode()
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
-        """Source tokens that have arrived; `complete` adds end-of-sentence."""
         self.state.feed(slot, tokens, complete)
         self.source.preview(slot)
         self._wake(slot)
 
     def _wake(self, slot: int) -> None:
-        if self.state.active[slot] and self.state.sources[slot] and slot not in self.failed:
+        state = self.state
+        there = len(state.sources[slot]) >= max(1, state.read[slot])
+        if state.active[slot] and there and slot not in self.failed:
             self._runnable[slot] = None
 
     def _rest(self, slot: int) -> None:
@@ -176,10 +126,6 @@ class Engine(BaseEngine):
 
     @torch.inference_mode()
     def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:
-        """One round of all slots that can go on, or of some of them.
-
-        If it raises, no token is lost or computed twice: the next round continues from there.
-        """
         rows = self.runnable
         if only is not None:
             chosen = set(only)
@@ -188,6 +134,8 @@ class Engine(BaseEngine):
             self._fail(self.source.advance(rows))
             rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
+            self._events += reads_again(self.state, self.again.intersection(rows))
+            self.again.difference_update(rows)
             index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.model.attention import CachePosition, CrossAttention
+from waitinfo.model.attention import CachePosition
 from waitinfo.model.cache import LayerCaches, Rows
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
-from waitinfo.streaming.engine.slots import Numbers, Slots
+from waitinfo.streaming.engine.slots import Slots
 from waitinfo.streaming.engine.writing import TargetWriter
 from waitinfo.systems.base import System
-from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.special import BOS, PAD
 
 
 class Shifter:
-    """Brings shifted slots up to date, and aligns what slots have written."""
+    """Brings shifted slots up to date."""
 
     def __init__(
         self,
@@ -35,8 +35,6 @@ class Shifter:
     ) -> None:
         self.model, self.system, self.slots = model, system, slots
         self.source, self.target = source, target
-
-    # The kept tokens
 
     def restore(self, rows: Sequence[int]) -> list[int]:
         """Compute the kept tokens of shifted rows; the rows that can go on in this round."""
@@ -108,34 +106,6 @@ class Shifter:
             assert report is not None and report.state is not None
             index = last.to(device)[:, None, None].expand(-1, state.shape[1], 1)
             state[some.index] = report.state.gather(-1, index)[..., 0].to(state.dtype)
-
-    # What was written for what
-
-    def alignment(self, slot: int) -> Numbers:
-        """[T, S] how much each token written has looked at each source token read.
-
-        By cross-attention; where that is of a special kind, by when each token was written.
-        """
-        slots, model = self.slots, self.model
-        tokens = [token for token in slots.targets[slot] if token != EOS]
-        path, read = slots.paths[slot][: len(tokens)], int(slots.read[slot])
-        if not tokens or model.config.cross_attention != CrossAttention.name:
-            return by_path(path, read)
-        # Encoded again: the caches may hold other numbers than attention takes.
-        source = torch.tensor([slots.sources[slot][:read]], device=model.device)
-        lengths = torch.tensor([read], device=model.device)
-        encoded = model.encode(model.embed_source(source), lengths)
-        target = model.embed_target(torch.tensor([[BOS, *tokens[:-1]]], device=model.device))
-        visible = torch.tensor([path], device=model.device)
-        return model.alignment(target, encoded, visible)[0].double().cpu().numpy()
-
-
-def by_path(path: Sequence[int], read: int) -> Numbers:
-    """[T, S] each token on the source token that it would follow without the initial wait."""
-    found = np.zeros((len(path), read))
-    for row, seen in enumerate(path):
-        found[row, max(0, seen - path[0])] = 1
-    return found
 
 
 def _column(inputs: Embedded, rows: list[int], place: int) -> Embedded:

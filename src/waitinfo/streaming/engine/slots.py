@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from waitinfo.streaming.engine.base import Places
-from waitinfo.streaming.engine.forcing import Forced
+from waitinfo.streaming.engine.forcing import Path
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -49,14 +49,14 @@ class Slots(Places):
     Kept in NumPy arrays: on a few numbers they are several times as fast as tensors.
     """
 
+    fed: list[bool]
+
     def __init__(self, count: int, capacity: int) -> None:
         super().__init__(count, capacity)
-        self.k, self.source_info, self.target_info = np.zeros((3, count))
+        self.source_info, self.target_info = np.zeros((2, count))
         self.read, self.written = np.zeros((2, count), dtype=np.int64)
         self.complete = np.zeros(count, dtype=bool)
         self.least = np.zeros(count, dtype=np.int64)  # tokens to read before the next attempt
-        # Total info after 0, 1, … source tokens.
-        self.received = np.zeros((count, capacity + 1))
         self.sources: list[list[int]] = [[] for _ in range(count)]
         self.targets: list[list[int]] = [[] for _ in range(count)]
         self.paths: list[list[int]] = [[] for _ in range(count)]  # tokens read before each target
@@ -64,10 +64,7 @@ class Slots(Places):
         self.seen = [0] * count  # source tokens that the last step saw
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
-        self.forced = Forced()
-        # Refusals after which an end counts, 0 for never; and ends refused since the last token.
-        self.patience, self.refused = np.zeros((2, count), dtype=np.int64)
-        self.shifted: set[int] = set()  # slots whose kept tokens are not in the caches yet
+        self.refused = np.zeros(count, dtype=np.int64)  # ends refused since the last token
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
@@ -107,9 +104,19 @@ class Slots(Places):
         if read:
             self.shifted.add(slot)
 
-    def room(self, slot: int) -> int:
-        """Source tokens a slot can still take, with room left for end-of-sentence."""
-        return self.capacity - 1 - len(self.sources[slot])
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        self.targets[slot] = [token for token, _ in path]
+        self.paths[slot] = [seen for _, seen in path]
+        self.read[slot], self.written[slot] = read, len(path)
+        if read:
+            self.shifted.add(slot)
+
+    def length_of(self, slot: int) -> int:
+        return len(self.sources[slot])
+
+    def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:
+        read = int(self.read[slot])
+        return self.sources[slot][:read], list(self.targets[slot]), list(self.paths[slot])
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
         self.check_length(len(self.sources[slot]) + len(tokens))

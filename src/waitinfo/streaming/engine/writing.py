@@ -16,7 +16,7 @@ from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
 from waitinfo.streaming.engine.slots import Numbers, Slots, length_limit
 from waitinfo.streaming.engine.slots import Rows as Chosen
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.systems.base import PolicyState, Step, System, by_head
 from waitinfo.text.special import BOS, PAD
 
 
@@ -218,6 +218,4 @@ def native_for(model: Transformer, system: System) -> NativeModel | None:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    one = torch.ones(1, 1)
-    by_head = system.visible(one, one, one, model.config.heads).dim() == 3
-    return None if by_head or system.fresh_past else model.native
+    return None if by_head(model, system) or system.fresh_past else model.native

@@ -6,27 +6,28 @@ arrived, launches, and learns what happened from one copy; it looks at no value 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import PAGED_WIDTHS
 from waitinfo.model.integer import IntegerEmbedding
+from waitinfo.model.rows import fusible
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
-from waitinfo.streaming.engine.forcing import Path
 from waitinfo.streaming.engine.slots import TokenEvent
-from waitinfo.streaming.recorded.events import TokenEvents
+from waitinfo.streaming.recorded.events import TokenEvents, token_events
 from waitinfo.streaming.recorded.graphs import Recorder
-from waitinfo.streaming.recorded.mail import STEPS, Mail
+from waitinfo.streaming.recorded.mail import STEPS, Mail, scratch_inputs, smallest
 from waitinfo.streaming.recorded.paging import BLOCK, source_side, target_side
+from waitinfo.streaming.recorded.rewriting import Rewriter
 from waitinfo.streaming.recorded.state import DeviceState, HostState, target_positions
 from waitinfo.streaming.recorded.steps import (
     BROKEN,
@@ -40,7 +41,7 @@ from waitinfo.streaming.recorded.steps import (
     Bounds,
     Steps,
 )
-from waitinfo.systems.base import System
+from waitinfo.systems.base import System, by_head
 
 # Rows of a launch: slots that write, or tokens that are encoded.
 ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -58,9 +59,22 @@ def recordable(model: Transformer, system: System) -> bool:
     return model.config.encoder == "causal" and not system.fresh_past and not integers
 
 
-def smallest(choices: Sequence[int], least: int) -> int:
-    """The smallest choice that is at least `least`, or the largest."""
-    return choices[min(bisect_left(choices, least), len(choices) - 1)]
+def _steps_for(model: Transformer, system: System) -> type[Steps]:
+    """Fused steps where there are kernels for them: on a GPU, for usual models and systems."""
+    if model.device.type != "cuda" or by_head(model, system) or not fusible(model):
+        return Steps
+    from waitinfo.streaming.recorded.fused import FusedSteps
+
+    return FusedSteps
+
+
+class _Piece(NamedTuple):
+    """Source tokens to encode in one launch, [M] each."""
+
+    slots: np.ndarray
+    at: np.ndarray  # positions
+    turn: np.ndarray  # 0, 1, … for the tokens of a slot
+    size: int  # rows of the launch, 0 for none
 
 
 class RecordedEngine(BaseEngine):
@@ -69,6 +83,8 @@ class RecordedEngine(BaseEngine):
     Memory is taken for RESERVED positions of every slot and grows when that is not enough. Not
     thread-safe.
     """
+
+    state: HostState
 
     def __init__(
         self,
@@ -84,15 +100,19 @@ class RecordedEngine(BaseEngine):
         if not recordable(model, system):
             raise WaitinfoError(f"{system.name} with this model cannot be recorded; use Engine")
         self.round_tokens = round_tokens
-        self.host = HostState(slots, capacity)
+        self.state = HostState(slots, capacity)
         positions = self._longest_target = target_positions(capacity)
         blocks = [1 + slots * -(-min(reserved, n) // BLOCK) for n in (capacity, positions)]
         self.source = source_side(model, slots, capacity, blocks[0])
         self.target = target_side(model, slots, positions, blocks[1])
         device = DeviceState(model, slots, self.source.table.width * BLOCK)
-        self.steps = Steps(model, system, self.guard, device, self.source, self.target)
+        kind = _steps_for(model, system)
+        self.steps = kind(
+            model, system, self.guard, self.cuts_loops, device, self.source, self.target
+        )
         self.recorder = Recorder(model.device)
         self._mail = Mail(model.device, ROWS[-1], smallest(ROWS, slots))
+        self._rewriter = Rewriter(self.steps, self.recorder, self.state, ROWS)
         head = model.config.width // model.config.heads
         in_place = model.device.type == "cuda" and head in PAGED_WIDTHS
         # Where attention reads blocks in place, longer bounds cost little: few are recorded.
@@ -106,47 +126,33 @@ class RecordedEngine(BaseEngine):
         return (self.source.nbytes + self.target.nbytes) // self.slots
 
     @property
-    def free(self) -> list[int]:
-        """Slots that are not in use."""
-        return self.host.free
-
-    @property
-    def fed(self) -> np.ndarray:
-        """By slot: whether its source is complete."""
-        return self.host.fed
-
-    @property
     def runnable(self) -> list[int]:
-        """The slots of the next round."""
         return self._runnable().tolist()
 
     @property
     def busy(self) -> bool:
-        """Whether a round would do something."""
-        return bool((self.host.going & ~self.host.held).any())
+        return bool((self.state.going & ~self.state.held).any())
 
     def _runnable(self) -> np.ndarray:
-        return (self.host.going & ~self.host.held).nonzero()[0]
+        return (self.state.going & ~self.state.held).nonzero()[0]
 
     def can_go_on(self, slot: int) -> bool:
-        """Whether a slot has something to do without more input."""
-        return bool(self.host.going[slot])
-
-    def open(self, k: float) -> int:
-        """A slot for a new stream."""
-        slot = self.host.open()
-        self.reset(slot, k)
-        return slot
+        return bool(self.state.going[slot])
 
     def close(self, slot: int) -> None:
-        """Give a slot back, whatever it is doing."""
         self._release(slot)
-        self.host.close(slot)
+        self.steered.discard(slot)
+        self.again.discard(slot)
+        self.state.close(slot)
 
     def reset(self, slot: int, k: float) -> None:
-        """Start a new source in a slot."""
         self._release(slot)
-        self.host.reset(slot, k)
+        self.state.reset(slot, k)
+
+    def shift(self, slot: int, k: float, source: int, target: int) -> None:
+        self._release(slot)
+        self.state.shift(slot, k, source, target)
+        self._wake(slot)
 
     @torch.inference_mode()
     def _release(self, slot: int) -> None:
@@ -156,55 +162,42 @@ class RecordedEngine(BaseEngine):
             side.table.release(slot)
         self.failed.discard(slot)
 
-    def set_dial(self, slot: int, k: float) -> None:
-        """Turn a slot's dial; counts from the next decision on."""
-        if self.host.k[slot] != k:
-            self.host.k[slot] = k
-            self._wake(slot)
-
-    def force(self, slot: int, path: Path) -> None:
-        """Write these tokens first, each once so many source tokens are read."""
-        self.host.forced.put(slot, path)
-
     def hold(self, slot: int) -> None:
-        """Leave a slot out of the rounds until `resume`."""
-        self.host.held[slot] = True
+        self.state.held[slot] = True
 
     def resume(self, slot: int) -> None:
-        self.host.held[slot] = False
-
-    def room(self, slot: int) -> int:
-        """Source tokens a slot can still take, with room left for end-of-sentence."""
-        return self.host.room(slot)
+        self.state.held[slot] = False
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
-        """Source tokens that have arrived; `complete` adds end-of-sentence."""
-        self.host.feed(slot, tokens, complete)
+        self.state.feed(slot, tokens, complete)
         self._wake(slot)
 
     def _wake(self, slot: int) -> None:
-        host = self.host
-        if host.active[slot] and host.length[slot] and slot not in self.failed:
-            host.going[slot] = True
+        state = self.state
+        there = state.length[slot] >= max(1, state.read[slot])
+        if state.active[slot] and there and slot not in self.failed:
+            state.going[slot] = True
 
     # Rounds
 
     def advance(self, only: Iterable[int] | None = None) -> Sequence[TokenEvent]:
-        """One round of all slots that can go on, or of some of them.
-
-        If it raises, no token is lost or computed twice: the next round continues from there.
-        """
         rows = self._runnable()
         if only is not None:
             rows = np.intersect1d(rows, np.fromiter(only, np.int64))
+        if self.state.shifted:
+            rows = self._restore(rows)
+        again = reads_again(self.state, self.again.intersection(rows.tolist()))
         events = [self._launch(some, counts) for some, counts in self._passes(rows)]
+        if again:
+            self.again.difference_update(rows.tolist())
+            events.insert(0, again)
         return events[0] if len(events) == 1 else [event for some in events for event in some]
 
     def _passes(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Split a round into launches: rows, and how many source tokens each of them encodes."""
         if not len(rows):
             return
-        counts = self.host.length[rows] - self.host.encoded[rows]
+        counts = self.state.length[rows] - self.state.encoded[rows]
         waiting = int(np.count_nonzero(counts))
         if waiting:
             share = max(SMALLEST_SHARE, self.round_tokens // waiting)
@@ -217,43 +210,78 @@ class RecordedEngine(BaseEngine):
             rows, counts = rows[size:], counts[size:]
 
     @torch.inference_mode()
+    def _restore(self, rows: np.ndarray) -> np.ndarray:
+        """Compute the kept tokens of shifted rows; the rows that can go on in this round."""
+        state = self.state
+        waiting = rows[np.isin(rows, list(state.shifted))]
+        for some, counts in self._passes(waiting):
+            piece = self._piece(some, counts)
+            bounds = self._make_room(some, state.encoded[some] + counts, state.written[some] + 1, 0)
+            self._record(piece.size, 0, bounds)
+            self._mail_source(piece)
+            self._compute(piece.size, 0, bounds, 0)
+            self._receive(some, counts, piece)
+        fine = rows[~np.isin(rows, list(self.failed))]
+        waiting = np.intersect1d(waiting, fine)
+        done = waiting[state.encoded[waiting] >= state.read[waiting]]
+        if len(done):
+            bounds = self._make_room(done, state.encoded[done], state.written[done] + 1, 0)
+            self._rewriter.run(done, bounds)
+            state.shifted.difference_update(done.tolist())
+        return fine[~np.isin(fine, list(state.shifted))]
+
+    @torch.inference_mode()
     def _launch(self, rows: np.ndarray, counts: np.ndarray) -> Sequence[TokenEvent]:
-        host, mail = self.host, self._mail
-        length, before, read, written = host.counts[:, rows]
-        fed = host.fed[rows]
+        state, mail = self.state, self._mail
+        length, before, read, written = state.counts[:, rows]
+        fed = state.fed[rows]
         encoded = before + counts
+        ahead = int((encoded - read).max())
         # At the end of a source many words are released: take several steps before looking.
         ending = (fed & (encoded == length)).any()
-        ahead = int((encoded - read).max())
         steps = STEPS if ending else min(2, max(1, ahead))
-        if forced := host.forced:
-            steps = 1  # the device knows one forced token at a time
-        self._reserve(rows, encoded, written + steps)
-        bounds = self._bounds(ahead, int(encoded.max()), int(written.max()) + steps)
-        slots = rows.repeat(counts)
-        tokens = smallest(ROWS, len(slots)) if len(slots) else 0
-        width = smallest(ROWS, len(rows))
-        self._record(tokens, width, bounds)
-        if tokens:
-            offsets = np.arange(len(slots)) - (counts.cumsum() - counts).repeat(counts)
-            at = before.repeat(counts) + offsets
-            mail.fill(mail.encode_in(tokens), self.slots, slots, at, host.sources[slots, at])
-        flags = FED * fed + RESTARTED * host.restarted[rows]
-        following = forced.following(rows) if forced else np.zeros((2, 1))
-        columns = (rows, length, encoded, flags, host.k[rows], *following)
-        mail.fill(mail.write_in(width), self.slots, *columns)
-        steps = self._compute(tokens, width, bounds, steps)
+        if state.forced or (self.steered and not self.steered.isdisjoint(rows.tolist())):
+            steps = 1  # the device knows one forced token, and one dial, at a time
+        bounds = self._make_room(rows, encoded, written + steps, ahead)
+        piece, width = self._piece(rows, counts), smallest(ROWS, len(rows))
+        self._record(piece.size, width, bounds)
+        self._mail_source(piece)
+        flags = FED * fed + RESTARTED * state.restarted[rows]
+        following = state.forced.following(rows) if state.forced else np.zeros((2, 1))
+        columns = (length, encoded, flags, state.k[rows], state.patience[rows], *following)
+        mail.fill(mail.write_in(width), self.slots, rows, *columns)
+        steps = self._compute(piece.size, width, bounds, steps)
 
-        host.restarted[rows] = False
-        if tokens:
-            info, finite = mail.encode_out(tokens)[:, : len(slots)]
-            host.receive(slots, at, offsets, info)
-            if not finite.all():
-                self._fail(np.unique(slots[finite == 0]))
-            host.encoded[rows] = encoded
+        state.restarted[rows] = False
+        self._receive(rows, counts, piece)
         found = [mail.write_out(width, step)[:, : len(rows)] for step in range(steps)]
         events = [self._settle(rows, out) for out in found]
         return events[0] if steps == 1 else [event for some in events for event in some]
+
+    def _piece(self, rows: np.ndarray, counts: np.ndarray) -> _Piece:
+        """The next source tokens of some rows, so many of each."""
+        slots = rows.repeat(counts)
+        if not len(slots):
+            return _Piece(slots, slots, slots, 0)
+        turn = np.arange(len(slots)) - (counts.cumsum() - counts).repeat(counts)
+        at = self.state.encoded[slots] + turn
+        self.state.repeated.extend(self.state.sources, rows, self.state.encoded[rows] + counts)
+        return _Piece(slots, at, turn, smallest(ROWS, len(slots)))
+
+    def _mail_source(self, piece: _Piece) -> None:
+        if piece.size:
+            state, slots, at = self.state, piece.slots, piece.at
+            columns = (slots, at, state.sources[slots, at], state.repeated.most[slots, at + 1])
+            self._mail.fill(self._mail.encode_in(piece.size), self.slots, *columns)
+
+    def _receive(self, rows: np.ndarray, counts: np.ndarray, piece: _Piece) -> None:
+        """Take over what the device reports of encoded tokens."""
+        if piece.size:
+            info, finite = self._mail.encode_out(piece.size)[:, : len(piece.slots)]
+            self.state.receive(piece.slots, piece.at, piece.turn, info)
+            if not finite.all():
+                self._fail(np.unique(piece.slots[finite == 0]))
+            self.state.encoded[rows] += counts
 
     def _compute(self, tokens: int, width: int, bounds: Bounds, steps: int) -> int:
         """Run a launch: encode, then some steps in a row; how many were taken.
@@ -267,9 +295,10 @@ class RecordedEngine(BaseEngine):
             encode = partial(self._encode, tokens, bounds)
             recorder.run(("encode", tokens, bounds.source), encode)
         key, write = ("write", width, bounds), partial(self._write, width, bounds)
-        recorder.run(key, write)
+        if steps:
+            recorder.run(key, write)
         mail.fetch(tokens, width)
-        taken = 1
+        taken = min(steps, 1)
         with suppress(Exception):
             while taken < steps:
                 recorder.run(key, write)
@@ -286,35 +315,32 @@ class RecordedEngine(BaseEngine):
         mail = self._mail
         self.steps.write(mail.to_write(width), mail.from_write(width), bounds)
 
-    def _reserve(self, rows: np.ndarray, encoded: np.ndarray, written: np.ndarray) -> None:
-        """Give rows room for so many source and target positions."""
+    def _make_room(
+        self, rows: np.ndarray, encoded: np.ndarray, written: np.ndarray, ahead: int
+    ) -> Bounds:
+        """Give rows room for so many source and target positions, and bound a launch by them."""
         moved = self.source.reserve(rows, encoded)
         moved |= self.target.reserve(rows, np.minimum(written, self._longest_target))
         if moved:
             self.recorder.forget()
-        self.source.table.upload()
-        self.target.table.upload()
-
-    def _bounds(self, ahead: int, source: int, target: int) -> Bounds:
-        return Bounds(
-            smallest(WINDOWS, ahead + 1),
-            min(smallest(self._lengths, source), self.source.table.width * BLOCK),
-            min(smallest(self._lengths, target), self.target.table.width * BLOCK),
-        )
+        sides, most = (self.source, self.target), (int(encoded.max()), int(written.max()))
+        for side in sides:
+            side.table.upload()
+        lengths = [
+            min(smallest(self._lengths, length), side.table.width * BLOCK)
+            for side, length in zip(sides, most, strict=True)
+        ]
+        return Bounds(smallest(WINDOWS, ahead + 1), *lengths)
 
     def _record(self, tokens: int, width: int, bounds: Bounds) -> None:
         """Make the recordings of a launch that are missing, on rows of scratch."""
         encode, write = ("encode", tokens, bounds.source), ("write", width, bounds)
         if tokens and not self.recorder.knows(encode):
-            self._mail.to_encode(tokens).copy_(self._scratch(ENCODE_IN))
+            self._mail.to_encode(tokens).copy_(scratch_inputs(ENCODE_IN, self.slots))
             self.recorder.record(encode, partial(self._encode, tokens, bounds))
-        if not self.recorder.knows(write):
-            self._mail.to_write(width).copy_(self._scratch(WRITE_IN))
+        if width and not self.recorder.knows(write):
+            self._mail.to_write(width).copy_(scratch_inputs(WRITE_IN, self.slots))
             self.recorder.record(write, partial(self._write, width, bounds))
-
-    def _scratch(self, columns: int) -> Tensor:
-        """Inputs [columns, 1] of a row that only fills a batch up."""
-        return torch.tensor([[float(self.slots)], *[[0.0]] * (columns - 1)])
 
     @torch.inference_mode()
     def prepare(self) -> int:
@@ -331,62 +357,30 @@ class RecordedEngine(BaseEngine):
 
     def _fail(self, slots: np.ndarray) -> None:
         self.failed.update(slots.tolist())
-        self.host.going[slots] = False
+        self.state.going[slots] = False
 
     def _settle(self, rows: np.ndarray, out: np.ndarray) -> TokenEvents:
         """Take over what the device reports of some rows; their events."""
-        host = self.host
+        state = self.state
         flags = out[2].astype(np.int64)
         self._fail(rows[(flags & BROKEN) > 0])
         if self.failed:
             fine = ~np.isin(rows, list(self.failed))
             rows, out, flags = rows[fine], out[:, fine], flags[fine]
         after = out[1].astype(np.int64)
-        wrote, last = (flags & WROTE) > 0, (flags & LAST) > 0
-        events = self._events(rows, after, wrote, last, out[3:])
-        host.read[rows] = after
-        host.written[rows] += wrote
-        host.target_info[rows] = out[5]
-        host.active[rows] &= ~last
+        wrote = (flags & WROTE) > 0
+        events = token_events(state, rows, after, flags, out[3:])
+        state.write(rows[wrote], out[3][wrote], after[wrote])
+        state.read[rows] = after
+        state.target_info[rows] = out[5]
+        state.active[rows] &= (flags & LAST) == 0
         # Rows that cannot go on leave the rounds at once, without an empty round.
         able = (flags & MAY_WRITE) > 0
-        if host.forced:
-            host.forced.written(rows[wrote])
-            complete = host.fed[rows] & (after == host.length[rows])
-            again = complete | (host.forced.due(rows, after) & (after > 0))
-            able = np.where(host.forced.mask(rows), again, able)
-        able |= after < host.length[rows]
-        host.going[rows] = able & host.active[rows]
+        if state.forced:
+            state.forced.written(rows[wrote])
+            complete = state.fed[rows] & (after == state.length[rows])
+            again = complete | (state.forced.due(rows, after) & (after > 0))
+            able = np.where(state.forced.mask(rows), again, able)
+        able |= after < state.length[rows]
+        state.going[rows] = able & state.active[rows]
         return events
-
-    def _events(
-        self,
-        rows: np.ndarray,
-        after: np.ndarray,
-        wrote: np.ndarray,
-        last: np.ndarray,
-        written: np.ndarray,
-    ) -> TokenEvents:
-        """What each row READ and then, maybe, WROTE: `written` holds token, info and total."""
-        host = self.host
-        reads = after - host.read[rows]
-        count = reads + wrote
-        index = np.arange(len(rows)).repeat(count)
-        nth = np.arange(len(index)) - (count.cumsum() - count).repeat(count)
-        write = nth == reads[index]
-        slot = rows[index]
-        read = host.read[slot] + np.minimum(nth + 1, reads[index])
-        total = host.received[slot, read]
-        place = np.maximum(read - 1, 0)
-        token = np.where(write, written[0, index].astype(np.int64), host.sources[slot, place])
-        return TokenEvents(
-            slot=slot,
-            write=write,
-            token=token,
-            info=np.where(write, written[1, index], total - host.received[slot, place]),
-            read=read,
-            written=host.written[slot] + write,
-            source_info=total,
-            target_info=np.where(write, written[2, index], host.target_info[slot]),
-            last=write & last[index],
-        )

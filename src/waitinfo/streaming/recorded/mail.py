@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +12,22 @@ from torch import Tensor
 from waitinfo.streaming.recorded.steps import ENCODE_IN, ENCODE_OUT, WRITE_IN, WRITE_OUT
 
 STEPS = 4  # that a launch may take in a row before the host looks at their results
+
+
+def smallest(choices: Sequence[int], least: int) -> int:
+    """The smallest choice that is at least `least`, or the largest."""
+    return choices[min(bisect_left(choices, least), len(choices) - 1)]
+
+
+def buffers(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Room for so many numbers on the host and on the device."""
+    host = torch.zeros(size, dtype=torch.float64, pin_memory=device.type == "cuda")
+    return host, torch.zeros(size, dtype=torch.float64, device=device)
+
+
+def scratch_inputs(columns: int, slot: int) -> Tensor:
+    """Inputs [columns, 1] of a row that only fills a batch up; `slot` is that of scratch."""
+    return torch.tensor([[float(slot)], *[[0.0]] * (columns - 1)])
 
 
 class Mail:
@@ -21,15 +40,10 @@ class Mail:
     def __init__(self, device: torch.device, tokens: int, rows: int) -> None:
         self.rows, self.device = rows, device
         self._middle_in, self._middle_out = ENCODE_IN * tokens, ENCODE_OUT * tokens
-        pinned = device.type == "cuda"
-
-        def buffers(size: int) -> tuple[Tensor, Tensor]:
-            host = torch.zeros(size, dtype=torch.float64, pin_memory=pinned)
-            return host, torch.zeros(size, dtype=torch.float64, device=device)
-
-        self._in_host, self._in = buffers(self._middle_in + WRITE_IN * rows)
-        self._out_host, self._out = buffers(self._middle_out + WRITE_OUT * rows)
+        self._in_host, self._in = buffers(self._middle_in + WRITE_IN * rows, device)
+        self._out_host, self._out = buffers(self._middle_out + WRITE_OUT * rows, device)
         later = (STEPS - 1) * WRITE_OUT * rows
+        pinned = device.type == "cuda"
         self._later = torch.zeros(later, dtype=torch.float64, pin_memory=pinned)
         self._arrays: dict[tuple[int, ...], np.ndarray] = {}
 

@@ -7,6 +7,7 @@ are slots; rows that fill a batch up belong to a slot of scratch. The policy is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,14 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from waitinfo.model.attention import CachePosition, Memory
+from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import PagedCache, PagedRows, Pages
-from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
+from waitinfo.streaming.engine.loops import TIMES, TOKENS
 from waitinfo.streaming.engine.slots import length_limit
 from waitinfo.streaming.recorded.paging import BLOCK, Side
 from waitinfo.streaming.recorded.state import (
     LEAST,
     READ_COUNT,
+    REFUSED,
     SOURCE,
     TARGET,
     WRITTEN,
@@ -31,14 +34,16 @@ from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, EOS, PAD
 
 # Rows of the tables that travel between host and device.
-ENCODE_IN = 3  # slot, position, token
+ENCODE_IN = 4  # slot, position, token, how often an n-gram stands in a row up to here
 ENCODE_OUT = 2  # info, whether finite
-# Slot, source tokens fed, of these encoded, flags, dial; the next token if it is forced, else 0,
-# and the source tokens to read before it.
-WRITE_IN = 7
+# Slot, source tokens fed, of these encoded, flags, dial, patience; the next token if it is forced,
+# else 0, and the source tokens to read before it.
+WRITE_IN = 8
 WRITE_OUT = 6  # tokens read before and after the step, flags, token, its info, total target info
+REWRITE_IN = 6  # slot, position, token, source tokens to see, dial, whether to go on from here
+REWRITE_OUT = 1  # info
 FED, RESTARTED = 1, 2  # flags in
-WROTE, LAST, BROKEN, MAY_WRITE = 1, 2, 4, 8  # flags out
+WROTE, LAST, BROKEN, MAY_WRITE, LOOPED = 1, 2, 4, 8, 16  # flags out
 NEVER = 1 << 40  # tokens to read before the next attempt of a row that has ended
 
 
@@ -57,18 +62,20 @@ class Steps:
     model: Transformer
     system: System
     guard: bool
+    cuts_loops: bool
     state: DeviceState
     source: Side
     target: Side
 
     def encode(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
-        """Encode source tokens: inputs [3, M] -> out [2, M], float64.
+        """Encode source tokens: inputs [4, M] -> out [2, M], float64.
 
         Each token is a row of its own. Tokens of one slot see each other, because a layer stores
         the keys of all rows before any row looks at them.
         """
         model, state = self.model, self.state
-        slot, at, tokens = inputs.long().unbind(0)
+        slot, at, tokens, repeats = inputs.long().unbind(0)
+        state.repeats[slot, at + 1] = repeats.int()
         rows = PagedRows.at(slot, self.source.table.device[slot], at, BLOCK)
         place = CachePosition(rows, at[:, None], bounds.source)
         source = model.embed_source(tokens[:, None], place.at, state.source_positions)
@@ -85,7 +92,7 @@ class Steps:
     def write(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """READ until the policy wants to WRITE, then compute and maybe WRITE the next token.
 
-        inputs [7, R] -> out [6, R], float64. Rows without enough input only READ. The inputs are
+        inputs [8, R] -> out [6, R], float64. Rows without enough input only READ. The inputs are
         left ready for a second step after this one.
         """
         row = self._rows(inputs)
@@ -96,19 +103,21 @@ class Steps:
         info = torch.zeros_like(row.target_info)
         if following.info is not None:
             info = following.info[:, 0].double()
+        looping = self._looping(row, step.tokens)
+        tokens = torch.where(looping, EOS, step.tokens)
         complete, finite = row.complete, step.logits.amax(-1).isfinite()
         accepted = complete | self.system.accept(row.policy(), step).to(complete.device)
-        if self.guard:
-            accepted &= complete | (step.tokens != EOS)
-        accepted = accepted | row.is_forced
+        early = self._ends_too_early(row, tokens, looping)
+        accepted = (accepted & ~early) | row.is_forced
         usable = ready & finite
         wrote, refused = usable & accepted, usable & ~accepted
         before = row.read
 
+        row.refused = torch.where(wrote, 0, row.refused + (early & ready))
         row.written = row.written + wrote
         row.target_info = row.target_info + torch.where(wrote, info, 0.0)
         full = complete & (row.written >= length_limit(before))
-        last = wrote & ((step.tokens == EOS) | full)
+        last = wrote & ((tokens == EOS) | full)
         # A refused row needs at least one more source token for its next attempt.
         row.least = torch.where(refused, before + 1, row.least)
         row.least = torch.where(last, NEVER, row.least)
@@ -116,10 +125,35 @@ class Steps:
         row.source_info = row.source_info + torch.where(more, self._source_info(row), 0.0)
         row.read = before + more
         self._store(row, wrote, step, following)
-        flags = wrote * WROTE + last * LAST + (ready & ~finite) * BROKEN
+        flags = wrote * WROTE + last * LAST + (ready & ~finite) * BROKEN + looping * LOOPED
         flags = flags + self._may_write(row.policy(), row.least) * MAY_WRITE
-        columns = (before, row.read, flags, step.tokens, info, row.target_info)
+        columns = (before, row.read, flags, tokens, info, row.target_info)
         torch.stack([column.double() for column in columns], out=out)
+
+    def rewrite(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
+        """Compute tokens that were written before: inputs [6, M] -> out [1, M], float64.
+
+        Each token is a row of its own, with as much of the source as it was written with. The last
+        input of a slot is only kept for its next step.
+        """
+        state = self.state
+        slot, at, tokens, read = inputs[:4].long().unbind(0)
+        read = read.clamp_min(1)  # also of rows that only fill up
+        final = inputs[5] > 0
+        target = self._embed(tokens, at)
+        begins = (at == 0)[:, None]
+        carried = [torch.where(begins, 0.0, carried[slot]) for carried in state.carried]
+        decoded = self._decode(slot, target, read, inputs[4], carried, bounds)
+        out[0] = 0.0 if target.info is None else target.info[:, 0].double()
+        scratch = len(state.counts) - 1
+        place = torch.where(final, slot, scratch)
+        state.next_x[place] = target.x[:, 0]
+        if state.next_info is not None and target.info is not None:
+            state.next_info[place] = target.info[:, 0]
+        for kept, before, after in zip(
+            state.carried, carried, _carried(decoded.extras), strict=False
+        ):
+            kept[slot] = torch.where(final[:, None], before, after.to(kept.dtype))
 
     def _rows(self, inputs: Tensor) -> _Row:
         state = self.state
@@ -127,7 +161,7 @@ class Steps:
         fresh = (flags & RESTARTED).bool()[:, None]
         counts = torch.where(fresh, 0, state.counts[slot])
         sums = torch.where(fresh, 0.0, state.sums[slot])
-        forced, due = inputs[5:].long().unbind(0)
+        patience, forced, due = inputs[5:].long().unbind(0)
         return _Row(
             slot=slot,
             forced=forced,
@@ -135,6 +169,9 @@ class Steps:
             length=torch.where((flags & FED).bool(), length, -1),
             encoded=encoded,
             k=inputs[4],
+            patience=patience,
+            refused=counts[:, REFUSED],
+            runs=torch.where(fresh, 0, state.runs[slot]),
             read=counts[:, READ_COUNT],
             written=counts[:, WRITTEN],
             least=counts[:, LEAST],
@@ -199,33 +236,77 @@ class Steps:
         within = within.view(reads.shape) & (reads >= row.due[:, None])
         return policy.complete.view(reads.shape) | within
 
+    def _looping(self, row: _Row, tokens: Tensor) -> Tensor:
+        """[R] whether a token would go on with a loop; `row.runs` becomes what it would be then.
+
+        The same as `engine.loops.loops`, from runs that are kept up token by token.
+        """
+        state, periods = self.state, self.state.periods
+        if not self.cuts_loops:
+            return torch.zeros_like(row.is_forced)
+        places = row.written[:, None] - periods  # [R, P]
+        earlier = state.targets[row.slot[:, None], places.clamp_min(0)]
+        same = (earlier == tokens[:, None]) & (places >= 0)
+        runs = torch.where(same, row.runs + 1, 0)
+        length = runs + periods
+        allowed = state.repeats[row.slot, row.read].clamp_min(TIMES - 1)
+        long = (length >= TOKENS) & (length // periods > allowed[:, None])
+        row.runs_after = runs
+        return (same & long).any(1) & ~row.is_forced
+
+    def _ends_too_early(self, row: _Row, tokens: Tensor, looping: Tensor) -> Tensor:
+        """[R] whether to refuse an end because the source goes on."""
+        patient = row.patience > 0
+        waited = patient & (row.refused >= row.patience) & (row.written > 0)
+        ends = (tokens == EOS) & ~row.complete & ~waited
+        return ends if self.guard else ends & (looping | patient)
+
     def _step(self, row: _Row, bounds: Bounds) -> Step:
         """The best next token of every row, from the source it has read."""
-        model, at = self.model, row.written[:, None]
-        read, k = row.read.clamp_min(1)[:, None], row.k[:, None]
-        visible = self.system.visible(read, at, k, model.config.heads)
-        table = self.source.table.device[row.slot]
-        memories = [self._memory(cache, table, read, bounds) for cache in self.source.memories]
-        info = None
-        if model.source_info is not None:
-            info = self.state.info[row.slot, : bounds.source]
-        rows = PagedRows.at(row.slot, self.target.table.device[row.slot], row.written, BLOCK)
-        decoded = model.step(
-            Embedded(row.x[:, None], None if row.info is None else row.info[:, None], at),
-            Encoded(memories, info),
-            visible,
-            list(self.target.caches),
-            CachePosition(rows, at, bounds.target),
-            row.k.float(),
-            read if visible.dim() == 3 else None,
-            row.carried,
-        )
+        model, read = self.model, row.read.clamp_min(1)
+        info = None if row.info is None else row.info[:, None]
+        target = Embedded(row.x[:, None], info, row.written[:, None])
+        decoded = self._decode(row.slot, target, read, row.k, row.carried, bounds)
         states = decoded.states[:, 0]
         logits = model.logits(states)
         for special in (PAD, BOS):
             logits[:, special] = -torch.inf
         tokens = torch.where(row.is_forced, row.forced, logits.argmax(-1))
         return Step(tokens, logits, decoded.extras, model.write_logits(states))
+
+    def _decode(
+        self,
+        slot: Tensor,
+        target: Embedded,
+        read: Tensor,
+        k: Tensor,
+        carried: list[Tensor],
+        bounds: Bounds,
+    ) -> Decoded:
+        """Decode one input [R, 1] of every row, each of which has read so much [R].
+
+        Rows may be positions of one slot: a layer stores the keys of all rows before any looks.
+        """
+        model, at = self.model, target.at
+        visible = self.system.visible(read[:, None], at, k[:, None], model.config.heads)
+        table = self.source.table.device[slot]
+        memories = [
+            self._memory(cache, table, read[:, None], bounds) for cache in self.source.memories
+        ]
+        info = None
+        if model.source_info is not None:
+            info = self.state.info[slot, : bounds.source]
+        rows = PagedRows.at(slot, self.target.table.device[slot], at[:, 0], BLOCK)
+        return model.step(
+            target,
+            Encoded(memories, info),
+            visible,
+            list(self.target.caches),
+            CachePosition(rows, at, bounds.target),
+            k.float(),
+            read[:, None] if visible.dim() == 3 else None,
+            carried,
+        )
 
     def _memory(self, cache: PagedCache, table: Tensor, read: Tensor, bounds: Bounds) -> Memory:
         keys, values = cache.pages(table, read[:, 0], bounds.source)
@@ -248,17 +329,28 @@ class Steps:
 
     def _store(self, row: _Row, wrote: Tensor, step: Step, following: Embedded) -> None:
         state = self.state
-        state.counts[row.slot] = torch.stack([row.read, row.written, row.least], 1)
+        columns = [row.read, row.written, row.least, row.refused]
+        state.counts[row.slot] = torch.stack(columns, 1)
         state.sums[row.slot] = torch.stack([row.source_info, row.target_info], 1)
         state.next_x[row.slot] = torch.where(wrote[:, None], following.x[:, 0], row.x)
         if state.next_info is not None and row.info is not None and following.info is not None:
             state.next_info[row.slot] = torch.where(wrote, following.info[:, 0], row.info)
+        if row.runs_after is not None:
+            state.runs[row.slot] = torch.where(wrote[:, None], row.runs_after, row.runs)
+            # Where nothing was written, the next token replaces this one.
+            state.targets[row.slot, row.written - wrote.long()] = step.tokens.int()
         if not state.carried:
             return
-        for kept, before, report in zip(state.carried, row.carried, step.extras, strict=True):
-            assert report is not None and report.state is not None
-            after = report.state[:, :, -1].to(kept.dtype)
-            kept[row.slot] = torch.where(wrote[:, None], after, before)
+        after = _carried(step.extras)
+        for kept, before, now in zip(state.carried, row.carried, after, strict=True):
+            kept[row.slot] = torch.where(wrote[:, None], now.to(kept.dtype), before)
+
+
+def _carried(extras: list[AttentionReport | None]) -> Iterator[Tensor]:
+    """The state [R, H] of each layer's cross-attention after one position, if it has one."""
+    for report in extras:
+        if report is not None and report.state is not None:
+            yield report.state[:, :, -1]
 
 
 @dataclass
@@ -269,6 +361,9 @@ class _Row:
     length: Tensor  # source tokens with end-of-sentence, -1 while the source is not complete
     encoded: Tensor
     k: Tensor
+    patience: Tensor  # ends to refuse before one counts, 0 for never
+    refused: Tensor
+    runs: Tensor  # [R, P], see `DeviceState.runs`
     read: Tensor
     written: Tensor
     least: Tensor
@@ -279,6 +374,7 @@ class _Row:
     carried: list[Tensor]
     forced: Tensor  # the next token, or 0
     due: Tensor  # source tokens to read before it
+    runs_after: Tensor | None = None  # runs with the token that was computed
 
     @property
     def is_forced(self) -> Tensor:

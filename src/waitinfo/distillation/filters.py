@@ -1,0 +1,100 @@
+"""Translations that are better not learned from: each filter has a reason, which is counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.text.identification import other_language
+from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.scripts import mostly_unspaced
+
+SHORT = 10  # tokens below which the length ratio says nothing
+COPIED_WORDS, COPIED_SHARE = 5, 0.8  # so many words, of which such a share is in the source
+WORD = re.compile(r"[^\W\d_]+")
+# How often a group of so many words, or letters, may follow itself; longer ones: the last entry.
+WORD_REPEATS, LETTER_REPEATS = (3, 2, 2, 1), (5, 4, 3, 3, 2)
+LONGEST_GROUP = 12
+
+EMPTY, COPY, REPEATED = "empty", "copy of the source", "repeated words"
+SOURCE_LANGUAGE, TARGET_LANGUAGE = "source in another language", "target in another language"
+
+
+def is_copy(source: str, target: str) -> bool:
+    """Whether the words of a target are those of its source, or nearly all of them are."""
+    left, right = WORD.findall(source.lower()), WORD.findall(target.lower())
+    if not right:
+        return False  # numbers and symbols are the same in many languages
+    if left == right:
+        return True
+    known = set(left)
+    inside = sum(word in known for word in right)
+    return len(right) >= COPIED_WORDS and inside >= COPIED_SHARE * len(right)
+
+
+def repeats(units: Sequence[str], limits: Sequence[int]) -> bool:
+    """Whether a group of units follows itself more often than the limits allow."""
+    for size in range(1, min(LONGEST_GROUP, len(units) // 2) + 1):
+        limit = limits[min(size, len(limits)) - 1]
+        run = 0  # units in a row that are equal to the one a group earlier
+        for before, unit in zip(units, units[size:], strict=False):
+            run = run + 1 if before == unit else 0
+            if run >= limit * size:
+                return True
+    return False
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether a text goes round in circles, as "the same the same the same"."""
+    lowered = text.lower()
+    if mostly_unspaced([text]):
+        return repeats("".join(lowered.split()), LETTER_REPEATS)
+    return repeats([word.strip(".,;:!?") for word in lowered.split()], WORD_REPEATS)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a pair must be like."""
+
+    max_tokens: int = 250
+    max_ratio: float = 3.0  # tokens of the longer side to the shorter, for ten tokens or more
+    languages: Languages = UNKNOWN
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "max_ratio"):
+            if not getattr(self, name) >= 1:
+                option = name.replace("_", "-")
+                raise WaitinfoError(f"--{option} {getattr(self, name):g}: must be at least 1")
+
+    def of_source(self, source: str) -> str | None:
+        """Why a source is not translated at all; None if it is."""
+        if not source:
+            return EMPTY
+        return SOURCE_LANGUAGE if other_language(source, self.languages.source) else None
+
+    def of_pair(
+        self, source: str, target: str, lengths: tuple[int, int], reference: str | None = None
+    ) -> str | None:
+        """Why a translation is dropped; None if it is kept. `lengths` are numbers of tokens.
+
+        A copy or a repetition is right where the reference, or the source, has it too.
+        """
+        if not target:
+            return EMPTY
+        if reason := self._length(*lengths):
+            return reason
+        if is_copy(source, target) and not (reference and is_copy(source, reference)):
+            return COPY
+        if is_repetitive(target) and not is_repetitive(source):
+            return REPEATED
+        return TARGET_LANGUAGE if other_language(target, self.languages.target) else None
+
+    def _length(self, source: int, target: int) -> str | None:
+        longer, shorter = max(source, target), min(source, target)
+        if longer > self.max_tokens:
+            return f"longer than {self.max_tokens} tokens"
+        if longer >= SHORT and longer > self.max_ratio * shorter:
+            return f"length ratio over {self.max_ratio:g}"
+        return None

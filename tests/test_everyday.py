@@ -1,0 +1,119 @@
+"""The everyday sentences: the file is sound, the judge is fair, and the bundled models do some."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.everyday import (
+    Item,
+    expand,
+    judge,
+    judge_all,
+    plain,
+    read_set,
+    summary,
+)
+from waitinfo.model.bundled import bundled_models, find_model
+from waitinfo.model.folder import read_config
+from waitinfo.streaming.translator import load
+from waitinfo.text.identification import other_language
+
+ROOT = Path(__file__).resolve().parents[1]
+# By model, at K = 5: the least mean chrF and share of right translations, in percent. They are far
+# below what was measured (de-en: 77 and 42), for other machines round in other places.
+FLOORS = {"de-en": (68.0, 30.0)}
+
+
+@pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
+def test_the_set_is_sound(source: str, target: str) -> None:
+    items = read_set(source, target)
+    assert len(items) >= 150
+    assert len({item.source for item in items}) == len(items)
+    assert sum(len(item.translations) > 1 for item in items) > 0.9 * len(items)
+    for item in items:
+        for text in (item.source, *item.translations):
+            assert not set(text) & set("[]|\t") and text == " ".join(text.split())
+            assert text[-1] in ".?!" and (text[0].isupper() or text[0].isdigit()), text
+            assert " ," not in text and " ." not in text and "  " not in text, text
+        assert other_language(item.source, source) is None
+        assert all(other_language(text, target) is None for text in item.translations)
+
+
+def test_patterns() -> None:
+    assert expand("a [b|c] d || e") == ["a b d", "a c d", "e"]
+    assert expand("[a |]b[, c|].") == ["a b, c.", "a b.", "b, c.", "b."]
+    assert expand("a[|b]") == ["a", "ab"]
+    with pytest.raises(WaitinfoError, match="unknown languages 'de-fr'; choose one of: de-en"):
+        read_set("de", "fr")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("I'm not here.", "i am not here"),
+        ("I can't, I won't!", "I cannot. I will not."),
+        ("It's three o’clock", "It is 3 o'clock."),
+        ("Wie geht's?", "Wie geht es"),
+        ("She's got ten eggs", "she is got 10 eggs"),
+        ("Don't", "do not"),
+    ],
+)
+def test_what_counts_as_equal(one: str, other: str) -> None:
+    assert plain(one) == plain(other)
+
+
+def test_what_does_not() -> None:
+    for one, other in (("He is here.", "He was here."), ("not now", "now"), ("two", "three")):
+        assert plain(one) != plain(other)
+
+
+def test_the_judge() -> None:
+    item = Item("x", "Mir ist kalt.", ["I'm cold.", "I feel cold."])
+    right, wrong = judge(item, "i am cold"), judge(item, "I am old.")
+    assert right.right and not wrong.right and 0 < wrong.chrf < 100
+    assert judge(item, "I feel cold.").chrf == 100
+    assert judge(item, "").chrf == 0 and not judge(item, "").right
+    assert summary([judge(item, "I'm cold."), judge(item, "")]) == (50, 50)
+
+
+def test_chrf_is_that_of_the_closest_reference() -> None:
+    """Comparing with a few near references gives what comparing with all of them gives."""
+    sacrebleu = pytest.importorskip("sacrebleu")
+    metric = sacrebleu.metrics.CHRF()
+    items = [item for item in read_set() if len(item.translations) > 30][:6]
+    for item in items:
+        translation = item.translations[-1].replace("the ", "").replace("a ", "one ")
+        every = [metric.sentence_score(translation, [text]).score for text in item.translations]
+        assert judge(item, translation).chrf == pytest.approx(max(every), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_bundled_models(name: str) -> None:
+    languages = read_config(find_model(name)).get("languages", {})
+    items = read_set(languages["source"], languages["target"])
+    translator = load(name, device="cpu")
+    verdicts = judge_all(items, translator.translate([item.source for item in items], 5))
+    chrf, right = summary(verdicts)
+    floor = FLOORS.get(name, (0.0, 0.0))
+    assert chrf >= floor[0] and right >= floor[1], (chrf, right)
+
+
+def test_the_script(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    script = ROOT / "experiments" / "everyday.py"
+    done = subprocess.run(
+        [sys.executable, script, "--k", "3", "--spoken", "--show", "none", "--json", out],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text("utf-8"))
+    last = done.stdout.splitlines()[-1].split()
+    assert last[0] == "all" and int(last[3]) == figures["sentences"] == len(read_set())
+    assert float(last[-1]) == pytest.approx(figures["chrF"], abs=0.06)
+    assert figures["right"] == pytest.approx(100 * int(last[1]) / figures["sentences"])
