@@ -24,18 +24,19 @@ def take(browser: Any, url: str, path: Path, compare: str = "", **options: Any) 
     page.set_default_timeout(SLOW)
     page.goto(url)
     page.locator("#panes .words").first.wait_for()
-    page.select_option("#compare", compare)
+    if compare:
+        page.evaluate("document.getElementById('settings').open = true")
+        page.select_option("#compare", compare)
     page.fill("#room", "stage")
     page.locator("#room").blur()
     page.click("#sample")
-    page.click("#play")
     page.wait_for_function(f"document.querySelectorAll('#source .w').length >= {WORDS}")
     page.click("#play")
     page.wait_for_timeout(2000)
     words = page.locator("#panes .w")
     words.nth(min(8, words.count() - 1)).hover()
     page.screenshot(path=path, full_page=True)
-    if not compare:
+    if path.stem == "page":
         overlay = context.new_page()
         overlay.goto(f"{url}/overlay?room=stage")
         overlay.locator("#captions p").first.wait_for(timeout=SLOW)
@@ -56,7 +57,10 @@ def main() -> None:
         wide = {"viewport": {"width": 1180, "height": 800}}
         phone = {"viewport": {"width": 320, "height": 640}}
         take(browser, server.url, out / "page.png", **wide)
+        take(browser, server.url, out / "dark.png", color_scheme="dark", **wide)
+        take(browser, server.url, out / "side-by-side.png", "wait-k,full", **wide)
         take(browser, server.url, out / "compare.png", "wait-k,full", color_scheme="dark", **wide)
+        take(browser, server.url, out / "small.png", **phone)
         take(browser, server.url, out / "phone.png", "dial", **phone)
         browser.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,7 +58,8 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self, path: str = "/v1/stream", **options: Any) -> ClientConnection:
-        return connect(f"ws://127.0.0.1:{self.port}{path}", max_size=None, **options)
+        url = f"ws://127.0.0.1:{self.port}{path}"
+        return connect(url, max_size=None, open_timeout=600, **options)
 
 
 @contextmanager
@@ -74,6 +76,24 @@ def running(hub: Hub, port: int = 0) -> Iterator[Running]:
         thread.join(60)
         assert not thread.is_alive()
         listening.close()
+
+
+class Errors(logging.Handler):
+    """Collects what is logged as an error while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(self.format(record))
+
+    def __enter__(self) -> Errors:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 600) -> None:

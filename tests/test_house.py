@@ -48,6 +48,7 @@ EXTRAS = {
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
+    "serving": {"ray"},
 }
 
 

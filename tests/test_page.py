@@ -83,16 +83,34 @@ def translation(page: Any, number: int = 0) -> str:
     return page.locator("#panes .words").nth(number).inner_text().strip()
 
 
-def play(page: Any, text: str = TEXT) -> None:
-    """Paste a text and play it to the end."""
+def play(page: Any, text: str = TEXT, speed: int = 100) -> None:
+    """Paste a text and play it to the end, faster than people may."""
     page.evaluate(
-        """text => { const box = document.getElementById("text"); box.value = text;
+        """([text, speed]) => { const box = document.getElementById("text"); box.value = text;
+        document.getElementById("speed").add(new Option(speed, speed));
         box.dispatchEvent(new InputEvent("input", { inputType: "insertFromPaste" })); }""",
-        text,
+        [text, str(speed)],
     )
-    page.select_option("#speed", "6")
+    page.select_option("#speed", str(speed))
     page.click("#play")
     page.wait_for_function("document.getElementById('play').textContent.includes('Play')")
+
+
+def local_words(server: Running, text: str = TEXT) -> list[str]:
+    """What a stream of this process writes."""
+    with server.hub.models.find().translator.stream() as stream:
+        stream.push(text)
+        stream.finish()
+        return stream.text.split()
+
+
+def shows(page: Any, words: list[str], place: str = "#panes") -> None:
+    """Wait until these words are shown, and no others."""
+    page.wait_for_function(
+        """([place, text]) => document.querySelector(place).innerText.trim().split(/\\s+/).join(" ")
+        === text""",
+        arg=[place, " ".join(words)],
+    )
 
 
 def worked_off(page: Any, sentences: int = 2) -> None:
@@ -141,7 +159,7 @@ def test_playing_turning_and_comparing(visit: Callable[..., Any]) -> None:
     page.select_option("#compare", "dial")
     connected(page)
     page.locator("#other").fill("12")
-    play(page)
+    play(page, speed=6)
     worked_off(page)
     assert page.locator("#panes article").count() == 2
     assert "K = 12" in page.locator("#panes h2").nth(1).inner_text()
@@ -155,11 +173,10 @@ def test_playing_turning_and_comparing(visit: Callable[..., Any]) -> None:
     assert "K = 2" in page.locator("#panes h2").nth(0).inner_text()
 
 
-def test_export_and_replay(visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_export_and_replay(visit: Callable[..., Any], server: Running, tmp_path: Path) -> None:
     page = connected(visit())
     play(page)
-    worked_off(page)
-    page.wait_for_timeout(300)
+    shows(page, local_words(server), "#panes .words")
     shown = translation(page)
     saved = {}
     for kind in ("txt", "srt", "vtt", "jsonl"):
@@ -183,17 +200,61 @@ def test_export_and_replay(visit: Callable[..., Any], tmp_path: Path) -> None:
     page.wait_for_function("document.getElementById('state').textContent.includes('not a session')")
 
 
-def test_captions(visit: Callable[..., Any]) -> None:
+def test_earlier_sessions_are_kept_in_the_browser(
+    visit: Callable[..., Any], server: Running
+) -> None:
+    page = connected(visit())
+    assert page.locator("#history-label").is_hidden()
+    play(page)
+    words = local_words(server)
+    shows(page, words, "#panes .words")
+    page.reload()
+    connected(page)
+    assert translation(page) == ""
+    page.select_option("#rate", "1000")
+    page.select_option("#history", index=1)
+    shows(page, words, "#panes .words")
+    page.click("#forget")
+    assert page.locator("#history-label").is_hidden()
+    page.reload()
+    assert page.locator("#history-label").is_hidden()
+
+
+LAGS = """
+const asked = window.fetch;
+window.fetch = async (...given) => {
+  const found = await (await asked(...given)).json();
+  return { json: async () => found.map((model) => ({ ...model, lags: [1.93, 7.2] })) };
+};
+window.WebSocket = class extends WebSocket {
+  send(text) { (window.sent ??= []).push(JSON.parse(text)); }
+};
+"""
+
+
+def test_a_lag_instead_of_the_dial(visit: Callable[..., Any]) -> None:
+    """With a calibrated model: as the server would describe it."""
+    page = visit(script=LAGS)
+    page.wait_for_function("window.sent?.at(-1)?.type === 'start'")
+    assert page.evaluate("sent.at(-1).k") is not None
+    page.check("#hold")
+    page.wait_for_function("sent.at(-1).lag !== undefined && sent.at(-1).k === undefined")
+    assert page.locator("#dial").get_attribute("min") == "2"
+    page.locator("#dial").fill("3.5")
+    assert page.locator("#panes h2").inner_text() == "wait-info, lag 3.5"
+    assert page.evaluate("sent.at(-1)") == {"type": "set", "lag": 3.5}
+
+
+def test_captions(visit: Callable[..., Any], server: Running) -> None:
     overlay = visit("/overlay?room=stage&letters=1000")
     page = connected(visit())
     page.fill("#room", "stage")
     page.locator("#room").blur()
     connected(page)
     play(page, "ba be bi.")
-    overlay.wait_for_function("document.querySelectorAll('#captions p').length >= 1")
-    page.wait_for_function("document.querySelectorAll('#panes .w').length >= 1")
-    page.wait_for_timeout(500)
-    assert overlay.locator("#captions").inner_text().split() == translation(page).split()
+    words = local_words(server, "ba be bi.")
+    shows(overlay, words, "#captions")
+    shows(page, words, "#panes .words")
     assert overlay.evaluate("getComputedStyle(document.body).backgroundColor") == "rgba(0, 0, 0, 0)"
 
 
@@ -226,12 +287,38 @@ def test_dictation(visit: Callable[..., Any]) -> None:
     page.wait_for_function("document.querySelectorAll('#source .w').length === 3")
 
 
-def test_reading_mode_releases_lines(visit: Callable[..., Any]) -> None:
+RELEASES = """() => {
+  const box = document.querySelector("#panes .words");
+  window.releases = [];
+  new MutationObserver(() => {
+    const words = [...box.querySelectorAll(".w")];
+    releases.push([words.length, words.at(-1).textContent, box.querySelectorAll("p").length]);
+  }).observe(box, { childList: true, subtree: true });
+}"""
+
+
+def test_reading_mode_releases_lines(visit: Callable[..., Any], server: Running) -> None:
+    """Up to a comma or a stop, to the end of the sentence, or twelve words."""
     page = connected(visit())
     page.check("#reading")
-    play(page)
-    page.uncheck("#reading")
-    worked_off(page)
+    page.evaluate(RELEASES)
+    play(page, "ba be bi bo bu. da de di do du ba be bi bo bu da de di")
+    words = local_words(server, "ba be bi bo bu. da de di do du ba be bi bo bu da de di")
+    shows(page, words, "#panes .words")
+    releases = page.evaluate("releases")
+    before = 0
+    for count, last, _ in releases[:-1]:
+        assert count - before >= 12 or last[-1] in ".!?…,;:" or sentence_ends(page, count)
+        before = count
+
+
+def sentence_ends(page: Any, count: int) -> bool:
+    """Whether the word with this number is the last of its sentence."""
+    return page.evaluate(
+        """n => { const word = document.querySelectorAll("#panes .w")[n - 1];
+        return word === [...word.parentNode.querySelectorAll(".w")].at(-1); }""",
+        count,
+    )
 
 
 def test_a_killed_server_changes_nothing(browser: Any) -> None:
@@ -239,9 +326,7 @@ def test_a_killed_server_changes_nothing(browser: Any) -> None:
     docs = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
     script = re.findall(r"^```js\n(.*?)^```$", docs.read_text("utf-8"), re.M | re.S)[0]
     with running(toys()) as first:
-        stream = first.hub.models.find().translator.stream()
-        events = stream.push(TEXT) + stream.finish()
-        expected = " ".join(e.word for e in events if e.kind == "WRITE" and e.word)
+        expected = " ".join(local_words(first))
         page = browser.new_page(bypass_csp=True)
         page.set_default_timeout(SLOW)
         page.goto(first.url)
@@ -254,7 +339,6 @@ def test_a_killed_server_changes_nothing(browser: Any) -> None:
         page.evaluate("say('ba be bi bo ')")
         page.locator("#text").press_sequentially("ba be bi bo ")
         page.wait_for_function("document.querySelectorAll('#source .w').length === 4")
-        page.wait_for_timeout(500)
         port = first.port
     page.wait_for_function("document.getElementById('state').textContent.includes('lost')")
     with running(toys(), port):
@@ -262,9 +346,6 @@ def test_a_killed_server_changes_nothing(browser: Any) -> None:
         page.locator("#text").press_sequentially("bu. da de di do du. ")
         page.evaluate("say('bu. da de di do du. ')")
         page.wait_for_function("document.querySelectorAll('#source .w').length === 10")
-        count = len(expected.split())
-        page.wait_for_function(f"document.querySelectorAll('#panes .w').length === {count}")
-        page.wait_for_function(f"heard.join(' ').trim().split(/\\s+/).length === {count}")
-        assert translation(page).split() == expected.split()
-        assert " ".join(page.evaluate("heard")).split() == expected.split()
+        shows(page, expected.split(), "#panes .words")
+        page.wait_for_function("text => heard.join('').trim() === text", arg=expected)
     page.close()

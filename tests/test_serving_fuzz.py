@@ -18,7 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from tests.serving import Running, running, send, start, toy_hub, until, wait_for, words_of
+from tests.serving import (
+    Errors,
+    Running,
+    running,
+    send,
+    start,
+    toy_hub,
+    until,
+    wait_for,
+    words_of,
+)  # fmt: skip
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
@@ -65,6 +75,7 @@ def server() -> Iterator[Running]:
 
 def throw(server: Running, path: str, sent: list[str | bytes]) -> None:
     """Send messages and leave in the middle of it all."""
+    wait_for(lambda: server.hub.models.find().free)  # others that have left are being closed
     with server.connect(path, close_timeout=0.2, ping_interval=None) as socket:
         try:
             for message in sent:
@@ -99,39 +110,57 @@ def test_the_server_is_still_well(server: Running, caplog: pytest.LogCaptureFixt
 
 
 def test_http(server: Running) -> None:
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    request(server, examples=8)
+    still_well(server)
 
-    for result in schema.get_all_operations():
-        operation = result.ok()
 
-        @settings(max_examples=8, suppress_health_check=list(HealthCheck), database=None)
-        @given(case=operation.as_strategy())
+def request(server: Running, examples: int) -> int:
+    """Requests of every kind that the server describes; their number."""
+    count = 0
+    for result in schemathesis.openapi.from_url(f"{server.url}/openapi.json").get_all_operations():
+
+        @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+        @given(case=result.ok().as_strategy())
         def check(case: Any) -> None:
+            nonlocal count
+            count += 1
+            wait_for(lambda: server.hub.models.find().free)
             answer = case.call(timeout=600)
             case.validate_response(answer, checks=(schemathesis.checks.not_a_server_error,))
 
         check()
-    still_well(server)
+    return count
+
+
+def converse(server: Running, examples: int) -> int:
+    """Conversations by WebSocket; the number of their messages."""
+    count = 0
+
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+    @given(path=st.sampled_from(PATHS), sent=st.lists(messages, max_size=60))
+    def check(path: str, sent: list[Any]) -> None:
+        nonlocal count
+        count += len(sent)
+        throw(server, path, sent)
+
+    check()
+    return count
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     options = parser.parse_args()
-    count, began = 0, time.monotonic()
-    with running(toy_hub(start=5.0)) as server:
-        while count < options.messages:
-
-            @settings(max_examples=200, suppress_health_check=list(HealthCheck), database=None)
-            @given(path=st.sampled_from(PATHS), sent=st.lists(messages, max_size=60))
-            def some(path: str, sent: list[Any]) -> None:
-                nonlocal count
-                count += len(sent)
-                throw(server, path, sent)
-
-            some()
+    sent = requests = 0
+    began = time.monotonic()
+    with running(toy_hub(start=5.0)) as server, Errors() as errors:
+        while sent + requests < options.messages:
+            sent += converse(server, 200)
+            requests += request(server, 20)
             still_well(server)
-            print(f"{count:,} messages, {time.monotonic() - began:.0f} s", flush=True)
+            assert not errors.found, errors.found
+            seconds = time.monotonic() - began
+            print(f"{sent:,} messages, {requests:,} requests, {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import logging
 import socket as sockets
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,24 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin
+from waitinfo.serving.guards import (
+    Client,
+    KeyLimits,
+    Keys,
+    Refusal,
+    check_origin,
+    read_keys,
+)  # fmt: skip
 from waitinfo.serving.logs import JsonLines
 from waitinfo.serving.server import check_binding
 
 KEY = "a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toy_hub()) as found:
+        yield found
 
 
 def status(server: Running, path: str = "/v1/stream", **options: Any) -> tuple[int, dict[str, str]]:
@@ -105,13 +119,13 @@ def test_bad_files_of_keys(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(text, "utf-8")
     with pytest.raises(WaitinfoError, match=told):
-        Keys.read(path)
+        read_keys(path)
 
 
 def test_files_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f"[stage]\nkey = '{KEY}'\nstreams = 2\nwords_per_minute = 300\n", "utf-8")
-    keys = Keys.read(path)
+    keys = Keys(read_keys(path))
     assert len(keys) == 1 and keys.client(KEY).words_per_minute == 300
     for wrong in (None, "", "a-secret-keY", "\ud800"):
         with pytest.raises(Refusal):
@@ -140,12 +154,11 @@ def test_origins(origin: str, host: str, allowed: tuple, local: bool, passes: bo
             check_origin(origin, host, allowed, local)
 
 
-def test_foreign_pages_are_refused() -> None:
-    with running(toy_hub()) as server:
-        assert status(server, origin="https://evil.example")[0] == 403
-        assert status(server, "/v1/watch?room=a", origin="https://evil.example")[0] == 403
-        with server.connect(origin=server.url) as socket:
-            assert start(socket)["type"] == "started"
+def test_foreign_pages_are_refused(server: Running) -> None:
+    assert status(server, origin="https://evil.example")[0] == 403
+    assert status(server, "/v1/watch?room=a", origin="https://evil.example")[0] == 403
+    with server.connect(origin=server.url) as socket:
+        assert start(socket)["type"] == "started"
 
 
 def test_a_network_needs_keys() -> None:
@@ -159,7 +172,7 @@ def test_a_network_needs_keys() -> None:
 
 
 def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
-    hub = toy_hub(idle=0.4, start=0.2)
+    hub = toy_hub(idle=0.2, start=0.2)
     with running(hub) as server:
         with server.connect() as socket:
             assert receive(socket)["code"] == "start"  # it never started a stream
@@ -173,17 +186,20 @@ def test_silent_clients_are_closed_and_busy_ones_are_not() -> None:
 
         engine.advance = slow  # type: ignore[method-assign]
         with server.connect() as socket:
-            start(socket)
+            send(socket, "start")
             send(socket, "text", text="ba be bi ", id=1)
+            assert receive(socket)["type"] == "started"
             with pytest.raises(TimeoutError):
-                socket.recv(timeout=1.2)  # the server is busy: that is not the client's fault
+                socket.recv(timeout=0.6)  # the server is busy: that is not the client's fault
             go_on.set()
             until(socket, "idle")
             assert until(socket, "ended")[-1]["reason"] == "idle"
 
 
-def test_a_slow_reader_is_closed_and_nobody_else_notices() -> None:
-    """It asks and asks, and never reads the answers; its socket takes little."""
+def test_a_slow_reader_is_closed_and_nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks and asks, and never reads the answers; sockets take little, and the kernel waits."""
+    monkeypatch.setattr("waitinfo.serving.server.SEND_BUFFER", 4096)
+    monkeypatch.setattr("waitinfo.serving.server.UNREAD_MILLISECONDS", 3_600_000)
     with running(toy_hub(stall=0.5)) as server:
         raw = sockets.create_connection(("127.0.0.1", server.port))
         raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
@@ -232,7 +248,9 @@ def test_a_server_that_stops_tells_its_clients_first() -> None:
         wait_for(lambda: server.server.should_exit)
 
 
-def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_stream_is_told_why_and_others_go_on(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from waitinfo.streaming.session import Session
 
     add = Session.add
@@ -243,7 +261,7 @@ def test_a_failed_stream_is_told_why_and_others_go_on(monkeypatch: pytest.Monkey
         add(session, text, at)
 
     monkeypatch.setattr(Session, "add", picky)
-    with running(toy_hub()) as server, server.connect() as good, server.connect() as bad:
+    with server.connect() as good, server.connect() as bad:
         start(good, k=2), start(bad, k=2)
         send(bad, "text", text="do ")
         assert until(bad, "error")[-1]["fatal"]

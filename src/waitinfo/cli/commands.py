@@ -209,6 +209,12 @@ def serve(
     idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0,
     drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
+    ] = False,
+    replicas: Annotated[
+        str, typer.Option(help="With --ray: a number, or 1-8 for as many as streams need.")
+    ] = "1",
 ) -> None:
     """Serve live translation: a page, WebSockets and LibreTranslate's interface.
 
@@ -221,6 +227,8 @@ def serve(
         waitinfo serve --model run --port 8080 --streams 64
 
         waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
+
+        waitinfo serve --ray --replicas 1-8 --streams 64 --host 0.0.0.0 --keys keys.toml
     """
     from waitinfo.cli.serve import Request, run
 
@@ -240,6 +248,8 @@ def serve(
             idle=idle,
             drain=drain,
             log_level=log_level,
+            ray=ray,
+            replicas=replicas,
         )
     )
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waitinfo.cli.display import note
 from waitinfo.cli.loading import use_threads
 from waitinfo.errors import WaitinfoError, unknown
+
+if TYPE_CHECKING:
+    from waitinfo.serving.plan import Plan
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -30,37 +34,65 @@ class Request:
     idle: float
     drain: float
     log_level: str
+    ray: bool = False
+    replicas: str = "1"
 
 
 def run(request: Request) -> None:
     _check(request)
     try:
-        from waitinfo.serving import guards, logs, metrics, models, server
-        from waitinfo.serving.hub import Hub
+        from waitinfo.serving import guards, logs, server
+        from waitinfo.serving.plan import Plan
         from waitinfo.serving.settings import Settings
     except ImportError as error:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    keys = guards.Keys() if request.keys is None else guards.Keys.read(request.keys)
+    keys = () if request.keys is None else guards.read_keys(request.keys)
     server.check_binding(request.host, len(keys) > 0, request.open_to_all)
-    listening = server.bind(request.host, request.port)
-    use_threads(request.threads)
-    logs.set_up(request.log_level)
     settings = Settings(
         idle=request.idle,
         drain=request.drain,
         origins=tuple(request.origins),
         local=server.is_local(request.host),
     )
-    figures = metrics.Metrics()
-    loaded = models.load_models(
-        request.models, figures, request.streams, request.device, request.dtype, request.compare
+    plan = Plan(
+        models=tuple(request.models),
+        streams=request.streams,
+        compare=request.compare,
+        device=request.device,
+        dtype=request.dtype,
+        keys=keys,
+        settings=settings,
     )
-    host = f"[{request.host}]" if ":" in request.host else request.host
-    names = ", ".join(dict.fromkeys(served.name for served in loaded))
-    note(f"{names} at http://{host}:{listening.getsockname()[1]}/ (Ctrl-C ends)")
-    server.run(Hub(loaded, settings, keys, figures), request.host, request.port, listening)
+    if request.ray:
+        _run_on_a_cluster(request, plan)
+        return
+    listening = server.bind(request.host, request.port)
+    use_threads(request.threads)
+    logs.set_up(request.log_level)
+    hub = plan.build()
+    names = ", ".join(dict.fromkeys(served.name for served in hub.models))
+    note(f"{names} at {_address(request.host, listening.getsockname()[1])} (Ctrl-C ends)")
+    server.run(hub, request.host, request.port, listening)
+
+
+def _run_on_a_cluster(request: Request, plan: Plan) -> None:
+    try:
+        import ray.serve  # noqa: F401
+    except ImportError:
+        raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
+    from waitinfo.serving import cluster
+
+    scale = cluster.Scale.parse(request.replicas, cpus=max(1, request.threads))
+    cluster.start(plan, scale, request.host, request.port, request.log_level)
+    note(f"{request.replicas} replicas at {_address(request.host, request.port)} (Ctrl-C ends)")
+    cluster.wait_for_a_signal()
+    cluster.stop()
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def _check(request: Request) -> None:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 
@@ -28,6 +28,12 @@ POLICY = (
 
 def page_folder() -> Path:
     return Path(str(files("waitinfo"))) / "serving" / "page"
+
+
+def read_page(path: Path) -> str:
+    """A page with the part of its head that all pages share."""
+    head = (path.parent / "head.html").read_text("utf-8")
+    return path.read_text("utf-8").replace("<!-- head.html -->\n", head)
 
 
 def build_app(hub: Hub) -> FastAPI:
@@ -111,11 +117,11 @@ def _add_page(app: FastAPI) -> None:
         return response
 
     @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(folder / "index.html")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(read_page(folder / "index.html"))
 
     @app.get("/overlay", include_in_schema=False)
-    async def overlay() -> FileResponse:
-        return FileResponse(folder / "overlay.html")
+    async def overlay() -> HTMLResponse:
+        return HTMLResponse(read_page(folder / "overlay.html"))
 
     app.mount("/page", StaticFiles(directory=folder), name="page")

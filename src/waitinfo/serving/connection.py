@@ -133,42 +133,39 @@ class Connection(ABC):
 
     # For both protocols
 
-    async def both(
-        self, reading: Coroutine[Any, Any, None], writing: Coroutine[Any, Any, None]
-    ) -> None:
-        """Read and write until all is written or one of the two fails."""
-        reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(writing)
+    async def both(self, live: Live, writing: Coroutine[Any, Any, None]) -> None:
+        """Read and write until all is written, one of the two fails, or the stream is idle."""
+        reader, writer = asyncio.ensure_future(self._read(live)), asyncio.ensure_future(writing)
+        watcher = asyncio.ensure_future(self._watch(live))
+        tasks = {reader, writer, watcher}
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
-            if reader.done():
-                reader.result()
-            await writer
+            while not writer.done():
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                tasks -= done
         finally:
-            for task in (reader, writer):
+            for task in (reader, writer, watcher):
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(reader, writer, watcher, return_exceptions=True)
 
-    async def read(self, live: Live) -> None:
-        """Handle messages until the client ends the stream.
-
-        A stream is idle if neither the client nor the server had anything to do for it.
-        """
-        idle = self.hub.settings.idle
+    async def _read(self, live: Live) -> None:
+        """Handle messages until the client ends the stream."""
         while not live.ended:
-            receiving = asyncio.ensure_future(self.wire.receive())
-            try:
-                while not (await asyncio.wait({receiving}, timeout=idle - live.quiet()))[0]:
-                    if live.quiet() >= idle:
-                        raise Idle
-                await self._handle(live, receiving)
-            finally:
-                receiving.cancel()
+            await self._handle(live)
             await live.room()
 
-    async def _handle(self, live: Live, receiving: asyncio.Future[str]) -> None:
+    async def _watch(self, live: Live) -> None:
+        """A stream is idle if neither the client nor the server had anything to do for it."""
+        idle = self.hub.settings.idle
+        while (quiet := live.quiet()) < idle:
+            await asyncio.sleep(idle - quiet)
+        raise Idle
+
+    async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""
         try:
-            wait = await self.message(live, receiving.result())
+            wait = await self.message(live, await self.wire.receive())
         except WaitinfoError as error:
             code = error.code if isinstance(error, Malformed) else "refused"
             await self.complain(code, str(error))

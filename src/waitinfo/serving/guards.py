@@ -91,19 +91,6 @@ class Keys:
     def __len__(self) -> int:
         return len(self._clients)
 
-    @classmethod
-    def read(cls, path: Path) -> Keys:
-        """A TOML file with a table for each key, named as you like: see docs/serving.md."""
-        try:
-            tables = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise WaitinfoError(f"{path}: cannot be read ({error})") from None
-        except tomllib.TOMLDecodeError as error:
-            raise WaitinfoError(f"{path}: not TOML ({error})") from None
-        if not tables:
-            raise WaitinfoError(f"{path}: has no keys; write a table like [stage] with key = …")
-        return cls(_limits(path, name, table) for name, table in tables.items())
-
     def client(self, key: str | None) -> Client:
         """Whose key this is."""
         if not self._clients:
@@ -112,6 +99,19 @@ class Keys:
         if found is None:
             raise Refusal(401, "key", "a valid key is required" if key else "a key is required")
         return found
+
+
+def read_keys(path: Path) -> tuple[KeyLimits, ...]:
+    """A TOML file with a table for each key, named as you like: see docs/serving.md."""
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise WaitinfoError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise WaitinfoError(f"{path}: not TOML ({error})") from None
+    if not tables:
+        raise WaitinfoError(f"{path}: has no keys; write a table like [stage] with key = …")
+    return tuple(_limits(path, name, table) for name, table in tables.items())
 
 
 def _limits(path: Path, name: str, table: Any) -> KeyLimits:

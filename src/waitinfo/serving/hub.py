@@ -69,6 +69,14 @@ class Hub:
         self.metrics.refusals.labels(refusal.reason).inc()
         log("refused", reason=refusal.reason)
 
+    async def check(self) -> None:
+        """Translate a word with every model that has a free stream; raises if that fails."""
+        for served in self.models:
+            if served.free > 0:
+                async with served.open() as stream:
+                    await stream.push("a")
+                    await stream.finish()
+
     @contextmanager
     def connection(self, connection: Stoppable) -> Iterator[None]:
         """Know a connection while it is open."""

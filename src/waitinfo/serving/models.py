@@ -65,6 +65,7 @@ class Served:
             "target": self.languages.target,
             "vocabulary": self.vocabulary,
             "streams": self.translator.streams,
+            "lags": self._lags(),
             "dial": dial
             and {
                 "name": dial.name,
@@ -74,6 +75,14 @@ class Served:
                 "help": dial.help,
             },
         }
+
+    def _lags(self) -> tuple[float, float] | None:
+        """The smallest and the largest lag that a stream can hold."""
+        try:
+            lags = self.translator.dials.calibration.lags
+        except WaitinfoError:
+            return None
+        return lags[0], lags[-1]
 
 
 class Models:

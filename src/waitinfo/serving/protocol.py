@@ -213,14 +213,17 @@ class Malformed(WaitinfoError):
 _incoming: TypeAdapter[Any] = TypeAdapter(Incoming)
 
 
+def _refuse(name: str) -> Any:
+    raise Malformed(f"{name} is no JSON number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)  # made once: it costs more than a message
+
+
 def parse_json(text: str) -> Any:
     """JSON without numbers that are none."""
-
-    def refuse(name: str) -> Any:
-        raise Malformed(f"{name} is no JSON number")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return _decoder.decode(text)
     except (ValueError, RecursionError):
         raise Malformed("the message is no valid JSON") from None
 

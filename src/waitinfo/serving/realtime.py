@@ -84,7 +84,7 @@ class RealtimeConnection(Connection):
             raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
         live = self.live = Live.open(self.hub, served, self.client)
         await self._send("session.created", session=self._describe(live))
-        await self.both(self.read(live), self._write(live))
+        await self.both(live, self._write(live))
         return "end"
 
     def _describe(self, live: Live) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class StreamConnection(Connection):
                 )
             )
             log("started", logging.DEBUG, model=served.name, system=served.system.name)
-            await self.both(self.read(live), self._write(live, start.trace, room))
+            await self.both(live, self._write(live, start.trace, room))
         return "end"
 
     async def _start(self) -> tuple[protocol.Start, Live]:

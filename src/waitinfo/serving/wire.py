@@ -40,7 +40,8 @@ class Wire:
             if self.closed:
                 raise Gone
             try:
-                await asyncio.wait_for(self._socket.send_text(text), self._stall)
+                async with asyncio.timeout(self._stall):
+                    await self._socket.send_text(text)
             except TimeoutError:
                 raise Stalled from None
             except Exception:  # each server has its own exception for a closed connection

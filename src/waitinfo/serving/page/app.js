@@ -3,6 +3,7 @@
 import { LiveStream } from "./stream.js";
 import { Source, Translation } from "./pane.js";
 import * as exports from "./exports.js";
+import * as past from "./history.js";
 
 const $ = (id) => document.getElementById(id);
 const SAMPLE = "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein. Die Kommission hat "
@@ -12,9 +13,11 @@ const NAMES = { "wait-info": "wait-info", "wait-k": "wait-k", full: "whole sente
 
 const source = new Source($("source"));
 let models = [];
-let columns = [];      // {pane, stream, k, system}
+let columns = [];      // {pane, stream, system, and k or lag}
 let records = [];      // of this session, for export
-let began = 0;
+let began = 0;         // by performance.now
+let opened = 0;        // the same by the calendar: the name of the session
+let replays = 0;       // a newer replay ends the former
 let pasted = false;    // the text waits to be played
 let playing = null;
 
@@ -39,31 +42,57 @@ function describe(word) {
 
 // Columns
 
+// Where a lag can be held, the dial may turn that instead of K.
+const holding = () => !$("hold-label").hidden && $("hold").checked;
+const setting = (input) => ({ [holding() ? "lag" : "k"]: Number($(input).value) });
+
 function wanted() {
   const model = chosen();
-  const first = { system: model.system, k: model.dial ? Number($("dial").value) : undefined };
+  const first = { system: model.system, ...(model.dial && setting("dial")) };
   const beside = $("compare").value;
   if (!beside) return [first];
-  if (beside === "dial") return [first, { ...first, k: Number($("other").value), other: true }];
+  if (beside === "dial") return [first, { ...first, ...setting("other"), other: true }];
   const others = beside.split(",").filter((name) => models.some((m) => m.name === model.name && m.system === name));
-  return [first, ...others.map((system) => ({ system, k: system === "full" ? undefined : Math.max(1, Math.round(first.k)) }))];
+  return [first, ...others.map((system) => ({ system, k: system === "full" ? undefined : waitK(first.k ?? 5) }))];
 }
 
-const title = ({ system, k }) => `${NAMES[system] ?? system}${k === undefined ? "" : `, K = ${k}`}`;
+const waitK = (k) => Math.max(1, Math.round(k));
+
+function title({ system, k, lag }) {
+  const dial = lag !== undefined ? `, lag ${lag}` : k !== undefined ? `, K = ${k}` : "";
+  return `${NAMES[system] ?? system}${dial}`;
+}
+
+// The session as it is saved: first what the columns are.
+const session = () => [
+  { at: 0, type: "columns", columns: columns.map(({ system, k, lag }) => ({ system, k, lag })) }, ...records,
+];
+
+function keep() {
+  if (opened && columns.some(({ stream }) => stream)) past.keep(opened, session());
+  const kept = past.sessions();
+  $("history-label").hidden = $("forget").hidden = !kept.length;
+  const name = ({ when, title: text }) => `${new Date(when).toLocaleString()}: ${text}`;
+  $("history").replaceChildren(new Option("choose …", ""), ...kept.map((each) => new Option(name(each), each.when)));
+}
 
 function begin() {
   stop();
+  keep();
+  replays += 1;
   for (const { stream } of columns) stream?.close();
   source.clear();
   source.mark(null);
   records = [];
   began = performance.now();
+  opened = Date.now();
   columns = wanted().map((settings, index) => {
     const pane = new Translation(title(settings), describe);
     const column = { ...settings, pane };
     const room = index === 0 && $("room").checkValidity() ? $("room").value.trim() : "";
     const options = { model: chosen().name, system: settings.system };
     if (settings.k !== undefined) options.k = settings.k;
+    if (settings.lag !== undefined) options.lag = settings.lag;
     if (room) options.room = room;
     column.stream = new LiveStream(options, {
       words: (message) => heard(index, message),
@@ -163,7 +192,7 @@ $("play").addEventListener("click", () => {
 $("sample").addEventListener("click", () => {
   $("text").value = SAMPLE;
   pasted = true;
-  $("play").focus();
+  if (!playing) $("play").click();
 });
 
 const Recognition = window.SpeechRecognition ?? window.webkitSpeechRecognition;
@@ -193,11 +222,13 @@ if (Recognition) {
 function turn(input, output, other) {
   $(output).textContent = $(input).value;
   for (const column of columns) {
-    if (column.k === undefined || !!column.other !== other) continue;
-    column.k = column.system === "wait-k" ? Math.max(1, Math.round($(input).value)) : Number($(input).value);
-    column.stream?.set(column.k);
+    const [[name, value]] = Object.entries(setting(input));
+    if (column[name] === undefined || !!column.other !== other) continue;
+    column[name] = column.system === "wait-k" && name === "k" ? waitK(value) : value;
+    const change = { [name]: column[name] };
+    column.stream?.set(change);
     column.pane.title.textContent = title(column);
-    records.push({ at: now(), type: "set", column: columns.indexOf(column), k: column.k });
+    records.push({ at: now(), type: "set", column: columns.indexOf(column), ...change });
   }
 }
 
@@ -205,6 +236,7 @@ $("dial").addEventListener("input", () => turn("dial", "dial-value", false));
 $("other").addEventListener("input", () => turn("other", "other-value", true));
 $("compare").addEventListener("change", () => { $("other-label").hidden = $("compare").value !== "dial"; begin(); });
 $("model").addEventListener("change", () => { dial(); begin(); });
+$("hold").addEventListener("change", () => { dial(); begin(); });
 $("clear").addEventListener("click", () => { begin(); $("text").value = ""; pasted = false; $("text").focus(); });
 $("reading").addEventListener("change", () => columns.forEach(({ pane }) => $("reading").checked || pane.release()));
 $("room").addEventListener("change", () => {
@@ -214,13 +246,17 @@ $("room").addEventListener("change", () => {
 $("controls").addEventListener("submit", (event) => event.preventDefault());
 
 function dial() {
-  const { dial: found } = chosen();
+  const { dial: found, lags } = chosen();
   $("dial-label").hidden = !found;
+  $("hold-label").hidden = !lags;
+  const [least, most] = holding() ? lags.map((lag, n) => (n ? Math.floor : Math.ceil)(10 * lag) / 10) : [found?.minimum ?? 0, 15];
   for (const input of ["dial", "other"]) {
-    $(input).min = found?.minimum ?? 0;
-    $(input).step = found?.whole ? 1 : 0.5;
+    $(input).min = least;
+    $(input).max = most;
+    $(input).step = holding() ? 0.1 : found?.whole ? 1 : 0.5;
   }
-  $("dial").value = found?.default ?? 5;
+  $("dial-name").textContent = $("other-name").textContent = holding() ? "Lag" : "K";
+  $("dial").value = holding() ? (least + most) / 2 : found?.default ?? 5;
   $("dial-value").textContent = $("dial").value;
   $("other-value").textContent = $("other").value;
 }
@@ -238,7 +274,7 @@ $("export").addEventListener("click", () => {
   const { words, text } = columns[0].pane;
   const kinds = {
     txt: () => `${text}\n`, srt: () => exports.srt(words), vtt: () => exports.vtt(words),
-    jsonl: () => exports.jsonl([{ at: 0, type: "columns", columns: columns.map(({ system, k }) => ({ system, k })) }, ...records]),
+    jsonl: () => exports.jsonl(session()),
   };
   exports.save(`translation.${$("format").value}`, kinds[$("format").value]());
 });
@@ -246,31 +282,49 @@ $("export").addEventListener("click", () => {
 $("load").addEventListener("change", async () => {
   const [file] = $("load").files;
   if (!file) return;
-  let session;
-  try { session = exports.parse(await file.text()); } catch {
+  let found;
+  try { found = exports.parse(await file.text()); } catch {
     state("this file is not a session saved here", true);
     return;
   }
+  replay(found, file.name);
+});
+
+$("history").addEventListener("change", () => {
+  const found = past.sessions().find(({ when }) => String(when) === $("history").value);
+  if (found) replay(found.records, found.title);
+});
+
+$("forget").addEventListener("click", () => { past.forget(); opened = 0; keep(); });
+addEventListener("pagehide", keep);
+
+async function replay(found, name) {
   stop();
+  keep();
+  const mine = replays += 1;
   for (const { stream } of columns) stream?.close();
-  const [head] = session;
+  const [head] = found;
   columns = (head.columns ?? [{}]).map((settings) => ({ ...settings, pane: new Translation(title(settings), describe) }));
   lay();
   source.clear();
-  records = session.slice(1);
-  state(`replaying ${file.name}; Start over ends it`);
+  records = found.slice(1);
+  state(`replaying ${name}; Start over ends it`);
   const rate = Number($("rate").value);
   let at = 0;
-  for (const record of session) {
+  for (const record of found) {
     if (record.at > at) await new Promise((done) => setTimeout(done, Math.min(5000, (1000 * (record.at - at)) / rate)));
+    if (mine !== replays) return;
     at = Math.max(at, record.at);
     if (record.type === "text") source.add(record.text);
     if (record.type === "words") show(record.column, record);
   }
   state("the session is over; Start over begins a new one");
-});
+}
 
 // Begin
+
+addEventListener("resize", () => columns.forEach(({ pane }) => pane.draw()));
+if (matchMedia("(max-width: 44rem)").matches) $("settings").open = false;  // words first
 
 async function main() {
   try {

@@ -14,15 +14,15 @@ export function captions(words) {
   for (const word of words) {
     const last = found.at(-1);
     if (last && last.sentence === word.sentence && last.words.length < 12) {
-      last.words.push(word.word);
+      last.words.push(word.text);
       last.end = word.time;
     } else {
-      found.push({ sentence: word.sentence, start: word.time, end: word.time, words: [word.word] });
+      found.push({ sentence: word.sentence, start: word.time, end: word.time, words: [word.text] });
     }
   }
   return found.map((caption, n) => {
     const end = Math.min(caption.end + 4, found[n + 1]?.start ?? Infinity);
-    return { ...caption, end: Math.max(end, caption.start + 0.2), text: caption.words.join(" ") };
+    return { ...caption, end: Math.max(end, caption.start + 0.2), text: caption.words.join("").trim() };
   });
 }
 

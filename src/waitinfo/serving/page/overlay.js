@@ -12,7 +12,7 @@ let wait = 250;
 
 function add(word) {
   const line = shown.at(-1);
-  const length = line.reduce((sum, each) => sum + each.word.length + 1, 0);
+  const length = line.reduce((sum, each) => sum + each.text.length, 0);
   const next = line.length && (length + word.word.length > letters || line.at(-1).sentence !== word.sentence);
   if (next) shown.push([word]); else line.push(word);
   shown = shown.slice(-lines);
@@ -22,7 +22,7 @@ function draw() {
   box.replaceChildren(...shown.filter((line) => line.length).map((line) => {
     const paragraph = document.createElement("p");
     const span = document.createElement("span");
-    span.textContent = line.map(({ word }) => word).join(" ");
+    span.textContent = line.map(({ text }) => text).join("").trim();
     paragraph.append(span);
     return paragraph;
   }));

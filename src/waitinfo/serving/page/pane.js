@@ -96,13 +96,13 @@ export class Translation {
     this.title = element("h2", { id }, title);
     this.box = element("div", {
       class: "words", tabindex: "0", role: "log", "aria-live": "polite", "aria-labelledby": id,
+      "data-empty": "The translation will grow here.",
     });
     this.meter = element("meter", { min: "0", max: "15", low: "6", high: "10", optimum: "0", "aria-label": "lag in words" });
     this.lagText = element("span");
     this.stairs = document.createElementNS(SVG, "svg");
     this.stairs.setAttribute("class", "stairs");
     this.stairs.setAttribute("role", "img");
-    this.stairs.setAttribute("preserveAspectRatio", "xMinYMid");
     this.root = element("article", { class: "pane", "aria-labelledby": id }, this.title, this.box,
       element("div", { class: "figures" }, this.meter, this.lagText), this.stairs);
     this.box.addEventListener("pointerover", (event) => this.choose(event.target));
@@ -127,19 +127,24 @@ export class Translation {
 
   get text() {
     const lines = [];
-    for (const word of this.words) (lines[word.sentence] ??= []).push(word.word);
-    return lines.filter(Boolean).map((line) => line.join(" ")).join("\n");
+    for (const word of this.words) (lines[word.sentence] ??= []).push(word.text);
+    return lines.filter(Boolean).map((line) => line.join("").trim()).join("\n");
   }
 
   take(message, reading, k) {
-    for (const event of message.trace ?? []) this.step(event);
+    let ended = -1;           // the last sentence that is complete
+    for (const event of message.trace ?? []) {
+      this.step(event);
+      if (event.kind === "WRITE" && event.token === "</s>") ended = event.sentence;
+    }
     for (const word of message.words) {
+      if (this.held.length && this.held.at(-1).sentence !== word.sentence) this.release();
       this.words.push(word);
       this.lags += word.lag;
       this.held.push({ ...word, k });
       if (!reading || this.held.length >= 12 || /[.!?…,;:]$/.test(word.word)) this.release();
     }
-    if (this.held.length && !reading) this.release();
+    if (this.held.length && (!reading || this.held.at(-1).sentence <= ended)) this.release();
     this.figures();
     this.draw();
   }
@@ -153,7 +158,8 @@ export class Translation {
       this.last = word.sentence;
       const span = element("span", { class: `w ${this.shades.of(word.info)}` }, word.word);
       this.spans.set(span, word);
-      this.line.append(span, " ");
+      if (word.text.startsWith(" ") && this.line.childNodes.length) this.line.append(" ");
+      this.line.append(span);
     }
     this.held = [];
     toEnd(this.box);
@@ -197,7 +203,8 @@ export class Translation {
   draw() {
     const read = this.steps.filter((kind) => kind === "READ").length;
     const written = this.steps.length - read;
-    const width = 320, height = 120, left = 24, bottom = 16;
+    // One unit is one pixel, so that letters have the same size in narrow and wide columns.
+    const width = Math.max(160, this.stairs.clientWidth || 320), height = 144, left = 8, bottom = 18;
     const across = Math.max(8, read), up = Math.max(8, written);
     const x = (n) => left + ((width - left - 4) * n) / across;
     const y = (n) => height - bottom - ((height - bottom - 4) * n) / up;
@@ -217,8 +224,8 @@ export class Translation {
     this.stairs.replaceChildren(
       make("path", { class: "grid", d: `M${left} 4V${height - bottom}H${width - 4}`, fill: "none" }),
       make("path", { class: "path", d: path }),
-      make("text", { x: width - 4, y: height - 3, "text-anchor": "end" }, `${read} read →`),
-      make("text", { x: 2, y: 12 }, `${written} written ↑`),
+      make("text", { x: width - 4, y: height - 4, "text-anchor": "end" }, `${read} read →`),
+      make("text", { x: left + 6, y: 14 }, `↑ ${written} written`),
     );
   }
 }

@@ -102,9 +102,9 @@ export class LiveStream {
   flush() { this.send({ type: "flush" }); }
   end() { this.ending = true; this.transmit({ type: "end" }); }
 
-  set(k) {
-    this.options.k = k;
-    this.transmit({ type: "set", k });
+  set(change) {             // {k} or {lag}
+    Object.assign(this.options, change);
+    this.transmit({ type: "set", ...change });
   }
 
   close() {
