@@ -201,8 +201,11 @@ def test_a_slow_reader_is_closed_and_nobody_else_notices(monkeypatch: pytest.Mon
     monkeypatch.setattr("waitinfo.serving.server.SEND_BUFFER", 4096)
     monkeypatch.setattr("waitinfo.serving.server.UNREAD_MILLISECONDS", 3_600_000)
     with running(toy_hub(stall=0.5)) as server:
-        raw = sockets.create_connection(("127.0.0.1", server.port))
+        # Set before it connects: later, the kernel drops what it had promised to take, answers to
+        # the flood among it, and both sides wait.
+        raw = sockets.socket()
         raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", server.port))
         quiet = {"max_queue": (1, 1), "ping_interval": None, "close_timeout": 0.1}
         with server.connect(sock=raw, **quiet) as slow:
             send(slow, "start", k=1)
@@ -271,9 +274,14 @@ def test_a_failed_stream_is_told_why_and_others_go_on(
         assert until(good, "ended")[-1]["reason"] == "end"
 
 
-def test_nothing_that_clients_send_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_clients_send_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = "Geheimnis"
+    for name in ("waitinfo", "uvicorn"):  # as before `serve` was called in this process
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "waitinfo")
     with running(toy_hub(keys=Keys([KeyLimits(KEY)]))) as server:
         status(server, f"/v1/stream?key={secret}")
         with server.connect(f"/v1/stream?key={KEY}") as socket:
