@@ -19,12 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerMatrix
+from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.quantize import quantize
 from waitinfo.streaming.engine import WRITE
 from waitinfo.streaming.engine.base import BaseEngine
@@ -279,6 +281,9 @@ def reading_weights(model: Transformer) -> dict[str, float]:
     """Lower bound of a step: reading each of its matrices once at the machine's best speed."""
     read, write = weight_bytes(model)
     numbers = torch.ones((read + write) // 4, device=model.device)
+    if model.native is not None:  # in the same kind of memory
+        numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
+        numbers.fill_(1)
     best = 0.0
     for _ in range(10):
         began = clock(model)

@@ -140,7 +140,7 @@ class Engine(BaseEngine):
             ready = self._read_on(index)
             if len(ready):
                 self._write(ready)
-            self._settle(index)
+            self._settle(index, ready)
         events, self._events = self._events, []
         return events
 
@@ -149,12 +149,15 @@ class Engine(BaseEngine):
             self.failed.add(slot)
             self._rest(slot)
 
-    def _settle(self, rows: Rows) -> None:
-        """Rows that cannot go on leave the rounds at once, without an empty round."""
+    def _settle(self, rows: Rows, attempted: Rows) -> None:
+        """Rows that cannot go on leave the rounds at once, without an empty round.
+
+        Rows that have not attempted to WRITE could not, and nothing has changed for them.
+        """
         state = self.state
-        able = self._may_write(rows).tolist()
-        for slot, read, ready in zip(rows.tolist(), state.read[rows].tolist(), able, strict=True):
-            if not (state.active[slot] and (ready or read < len(state.sources[slot]))):
+        able = set(attempted[self._may_write(attempted)].tolist()) if len(attempted) else set()
+        for slot, read in zip(rows.tolist(), state.read[rows].tolist(), strict=True):
+            if not (state.active[slot] and (slot in able or read < len(state.sources[slot]))):
                 self._rest(slot)
 
     def _read_on(self, rows: Rows) -> Rows:

@@ -148,6 +148,11 @@ class TargetWriter:
 
     def keep(self, kept: Chosen, accepted: Numbers, found: Candidates) -> None:
         """Carry on the state of accepted rows."""
+        if self.source.native is not None:  # on a CPU NumPy is faster for a few rows
+            self.next_x.numpy()[kept] = found.embedded.x[:, 0].numpy()[accepted]
+            if self.next_info is not None and found.embedded.info is not None:
+                self.next_info.numpy()[kept] = found.embedded.info[:, 0].numpy()[accepted]
+            return
         rows, chosen = (torch.from_numpy(x).to(self.model.device) for x in (kept, accepted))
         self.next_x[rows] = found.embedded.x[chosen, 0]
         if self.next_info is not None and found.embedded.info is not None:
