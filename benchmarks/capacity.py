@@ -5,7 +5,8 @@ without pause, whatever comes back. The delay of a translated word is the time f
 the source word that released it, as planned, to the moment when the client has it. A number of
 streams holds if the 95th percentile of the delays is at most `--limit` milliseconds, over all of
 `--seconds` and over their last quarter alone, so that no queue is growing. With `--probe`, shorter
-trials find the largest number first, and only that one is served for `--seconds`.
+trials find the largest number first, and only that one is served for `--seconds`. Before all of
+them, the largest number of streams warms up for some seconds, which are not counted.
 
 Clients are tasks of an event loop that use `AsyncTranslator`, in the same process as the model.
 With `--processes`, several processes share the streams and the device. Examples:
@@ -41,6 +42,7 @@ from waitinfo.model import SIZES
 from waitinfo.streaming.asynchronous import AsyncStream
 from waitinfo.streaming.observer import Observer, RoundStats
 
+WARM_UP = 5.0  # seconds
 MARGIN = 0.8  # of the limit that short trials must keep to: a longer one sees more
 END_OF_SENTENCE = "</s>"
 SETTLING = 4.0  # seconds at the beginning that do not count
@@ -264,6 +266,8 @@ def main() -> None:
         save(options.out, {**setting, "torch": torch.__version__, "trials": results})
         return results[-1]["holds"]
 
+    # What is used for the first time is slow: memory, vocabularies, kernels.
+    run_trial(pipes, max(options.streams), WARM_UP, options.limit)
     best = 0
     for streams in options.streams:
         if not measure(streams, options.probe or options.seconds):
