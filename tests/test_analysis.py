@@ -13,8 +13,8 @@ import pytest
 import sacrebleu
 import torch
 
+from tests.commands import Done, called
 from tests.oracle import literal_path
-from tests.test_cli import Done, called
 from waitinfo.analysis.recording import decode_given
 from waitinfo.analysis.significance import compare, draw_counts, sampled
 from waitinfo.analysis.study import Decoded

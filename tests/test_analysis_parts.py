@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.commands import called
 from tests.conftest import tiny_config, toy_pairs
-from tests.test_cli import called
 from waitinfo.analysis import tagger as tagging
 from waitinfo.analysis.alignment import crossing_share
 from waitinfo.analysis.summaries import bin_of, describe, quantile_bins

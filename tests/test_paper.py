@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_experiments import ROOT, commands_of, load_script, parsed, runner
+from tests.test_experiments import ROOT, check_commands, load_script, parsed, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
 
@@ -25,12 +25,7 @@ make = load_script("paper/make")
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_command_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = commands_of(name, monkeypatch)
-    assert {command[0] for command in commands} >= {"prepare", "train", "evaluate"}
-    for command in commands:
-        options = parsed(command)
-        if command[0] == "train":
-            assert options["config"].exists() and options["set_"]
+    check_commands(name, monkeypatch)
 
 
 @pytest.mark.parametrize("target", make.read_targets())

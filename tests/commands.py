@@ -1,0 +1,59 @@
+"""Commands called by tests, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
+import pytest
+
+from waitinfo.cli.app import main
+
+HANGS = 600  # seconds after which a command has certainly got stuck
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@contextlib.contextmanager
+def standard_input(content: bytes) -> Iterator[None]:
+    """A pipe that holds this, and ends."""
+    reader, writer = os.pipe()
+    os.write(writer, content)  # as much as a pipe holds
+    os.close(writer)
+    before = sys.stdin
+    with os.fdopen(reader) as sys.stdin:
+        yield
+    sys.stdin = before
+
+
+def called(*arguments: object, stdin: bytes = b"") -> Done:
+    """The command in this process: starting another takes seconds."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        standard_input(stdin),
+        pytest.raises(SystemExit) as stop,
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
+        main([str(argument) for argument in arguments])
+    return Done(stop.value.code or 0, stdout.getvalue(), stderr.getvalue())
+
+
+def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "waitinfo", *map(str, arguments)],
+        input=stdin, capture_output=True, text=True, timeout=HANGS, check=False,
+    )  # fmt: skip
