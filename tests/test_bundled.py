@@ -11,9 +11,10 @@ from tests.conftest import tiny_config
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer, bundled
+from waitinfo.model.inputs import CENTER, REPEATED
 from waitinfo.model.quantize import dequantize, quantize
 from waitinfo.model.saving import load_model, save_model
-from waitinfo.model.tensors import load_weights
+from waitinfo.model.tensors import load_stored, load_weights, save_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
@@ -95,6 +96,51 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit) as stop:
             main(["models", *arguments])
         assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def pack(folder: Path, to: Path) -> Path:
+    with pytest.raises(SystemExit) as stop:
+        main(["models", "--pack", str(folder), "--out", str(to)])
+    assert not stop.value.code
+    return to
+
+
+def test_packed_folders(folder: Path, tmp_path: Path) -> None:
+    """Floats ignore preparations; integers use them, and do without where there are none."""
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    plain = {
+        name: tensor for name, tensor in stored.items() if not name.endswith((CENTER, REPEATED))
+    }
+    assert len(plain) < len(stored)
+    weights = load_model(folder, "cpu").model.weights()
+    without = quantize({name: tensor.float() for name, tensor in weights.items()})
+    assert plain.keys() == without.keys()
+    assert all(torch.equal(plain[name], without[name]) for name in plain)
+    assert load_weights(packed).keys() == weights.keys()
+    save_weights(pack(folder, tmp_path / "q"), plain)
+    for dtype in ("float32", "bfloat16"):
+        one, other = (load_model(tmp_path / name, "cpu", dtype).model for name in "pq")
+        for a, b in zip(one.weights().values(), other.weights().values(), strict=True):
+            assert torch.equal(a, b)
+    one, other = (load_model(tmp_path / name, "cpu", "int8").model for name in "pq")
+    linears = [m.encoder_layers[0].attention.project for m in (one, other)]
+    assert linears[0].rounding is not None and linears[1].rounding is None
+    assert one.parameter_count() == other.parameter_count()
+
+
+@pytest.mark.parametrize(("suffix", "wrong"), [
+    (REPEATED, torch.tensor([100_000])), (REPEATED, torch.tensor([-1])),
+    (REPEATED, torch.zeros(1000, dtype=torch.int32)), (CENTER, torch.zeros(3)),
+])  # fmt: skip
+def test_damaged_preparations_are_refused(
+    folder: Path, tmp_path: Path, suffix: str, wrong: torch.Tensor
+) -> None:  # fmt: skip
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    save_weights(packed, {**stored, f"encoder_layers.0.attention.project.weight{suffix}": wrong})
+    with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
+        load_model(packed, "cpu", "int8")
 
 
 def test_bundled_models_are_found_by_name(

@@ -36,6 +36,11 @@ typedef struct {
     const float *factor, *bias;
     int32_t inputs, outputs, groups;
     int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
+    /* If inputs are centered, else NULL: what is subtracted from them, and 1 / how often they come.
+     * Some come again behind the others: `repeated`, where `before` is what fitted until then. */
+    const float *center, *share;
+    const int32_t *repeated, *before;
+    int64_t repeats;
 } Linear;
 
 typedef struct {
@@ -408,7 +413,7 @@ void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int32
 /* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */
 int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *y, int whole) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     if (whole) {
         CALL(kind, take_whole, m, x, rows, s.bytes, s.largest);
         CALL(kind, apply, m, rows, y, 0, &s);
@@ -458,7 +463,7 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
                   int nevers, int64_t *best, float *value, float *all) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
     return 1;
 }

@@ -14,11 +14,22 @@ static void NAME(take_whole)(const Linear *m, const float *x, int rows, uint8_t 
     }
 }
 
+/* What does not fit into the byte of an input goes to the bytes of its repetitions. */
+static inline void NAME(repeat)(const Linear *m, const float *row, float factor, uint8_t *to) {
+    for (int i = 0; i < m->repeats; i++) {
+        int j = m->repeated[i], before = m->before[i];
+        int v = (int)__builtin_rintf((row[j] - m->center[j]) * factor);
+        v -= v > before ? before : v < -before ? -before : v;
+        to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+    }
+}
+
 /* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128; or 255 and 0. */
-static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
-                           float *largest) {
+__attribute__((always_inline)) static inline void NAME(quantize_rows)(
+    const Linear *m, const float *x, int rows, uint8_t *out, float *largest, const int centered) {
     int inputs = m->inputs, stride = 4 * m->groups, plus = m->positive ? 0 : 128;
     float levels = m->positive ? 255.0f : 127.0f;
+    const float *center = m->center, *share = m->share;
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
         uint8_t *to = out + (size_t)r * stride;
@@ -29,14 +40,18 @@ static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *o
         int i = 0;
         for (; i + LANES <= inputs; i += LANES)
             for (int j = 0; j < LANES; j++) {
+                float x = row[i + j];
+                if (centered) x = (x - center[i + j]) * share[i + j];
                 uint32_t v;
-                memcpy(&v, row + i + j, 4);
+                memcpy(&v, &x, 4);
                 v &= 0x7fffffff;
                 lanes[j] = v > lanes[j] ? v : lanes[j];
             }
         for (; i < inputs; i++) {
+            float x = row[i];
+            if (centered) x = (x - center[i]) * share[i];
             uint32_t v;
-            memcpy(&v, row + i, 4);
+            memcpy(&v, &x, 4);
             v &= 0x7fffffff;
             lanes[0] = v > lanes[0] ? v : lanes[0];
         }
@@ -50,10 +65,26 @@ static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *o
         memcpy(&most, lanes, 4);
         largest[r] = most;
         float factor = levels / most;
-        for (i = 0; i < inputs; i++)
-            to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
+        if (centered) {
+            for (i = 0; i < inputs; i++) {
+                int v = (int)__builtin_rintf((row[i] - center[i]) * factor);
+                to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+            }
+            NAME(repeat)(m, row, factor, to + inputs);
+            i += m->repeats;
+        } else
+            for (i = 0; i < inputs; i++)
+                to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
         for (; i < stride; i++) to[i] = 0;
     }
+}
+
+static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
+                           float *largest) {
+    if (m->center)
+        NAME(quantize_rows)(m, x, rows, out, largest, 1);
+    else
+        NAME(quantize_rows)(m, x, rows, out, largest, 0);
 }
 
 /* Integer products of rows with one block of BLOCK outputs: sums[r][BLOCK]. */
@@ -399,7 +430,8 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             float y[BLOCK], most = -INFINITY;
             for (int j = 0; j < count; j++) {
                 float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                y[j] = v * s->largest[r];
+                v = v * s->largest[r];
+                y[j] = v + m->bias[n + j];
             }
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;

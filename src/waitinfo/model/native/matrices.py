@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,9 +14,15 @@ from waitinfo.model.native.kernels import BLOCK, Library, Linear, address
 from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.native.threads import divide, run
 
+if TYPE_CHECKING:
+    from waitinfo.model.inputs import Preparation
+
 
 class NativeMatrix:
-    """Integers [out, in] with a factor and a bias per output; see `IntegerMatrix`."""
+    """Integers [out, in] with a factor and a bias per output; see `IntegerMatrix`.
+
+    Weights have columns for the repetitions of prepared inputs, too.
+    """
 
     def __init__(
         self,
@@ -25,17 +31,18 @@ class NativeMatrix:
         factor: Tensor,
         bias: Tensor | None,
         positive: bool = False,
+        prepared: Preparation | None = None,
     ) -> None:
         self.code = code
-        outputs, inputs = weight.shape
-        groups, blocks = -(-inputs // 4), -(-outputs // BLOCK)
+        outputs, columns = weight.shape
+        groups, blocks = -(-columns // 4), -(-outputs // BLOCK)
         self.weights = weight_memory(blocks * groups * BLOCK * 4)
         self.shift = np.empty(outputs, np.int32)
         plain = weight.contiguous().numpy()
         code.code.waitinfo_pack(
             address(plain),
             outputs,
-            inputs,
+            columns,
             int(positive),
             address(self.weights),
             address(self.shift),
@@ -43,9 +50,18 @@ class NativeMatrix:
         self.factor = factor.contiguous().numpy()
         self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
         arrays = (self.weights, self.shift, self.factor, self.bias)
+        inputs = columns if prepared is None else len(prepared.center)
         self.linear = Linear(
             *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive
         )
+        if prepared is not None:
+            tensors = (prepared.center, prepared.share, prepared.repeated, prepared.before)
+            self._prepared = [tensor.contiguous().numpy() for tensor in tensors]
+            for name, array in zip(
+                ("center", "share", "repeated", "before"), self._prepared, strict=True
+            ):
+                setattr(self.linear, name, array.ctypes.data)
+            self.linear.repeats = columns - inputs
 
     def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
         """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""
