@@ -51,8 +51,11 @@ class Preparation:
 
     def shift(self, weight: Tensor, scale: Tensor) -> Tensor:
         """What the bias must add for the center."""
-        # Exact in any order, since `measure_inputs` leaves the center few bits.
-        return (weight.double() @ self.center.double() * scale.double()).float()
+        # Exact in any order, since `measure_inputs` leaves the center few bits. In parts, because
+        # the embedding is large in float64.
+        center = self.center.double()
+        products = torch.cat([part.double() @ center for part in weight.split(1024)])
+        return (products * scale.double()).float()
 
 
 class Rounding:

@@ -1,7 +1,7 @@
 """Weights as 8-bit integers: a quarter of the size, one scale per row.
 
-w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. This is a storage format only: a
-model computes with the dequantized weights, in any precision.
+w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. A model computes with the integers
+(`conversion`), or with the dequantized weights in any precision.
 """
 
 from __future__ import annotations

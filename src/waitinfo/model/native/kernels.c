@@ -160,7 +160,6 @@ static void multiply_plain(const uint8_t *a, int rows, int stride, const int8_t 
 #define MULTIPLY multiply_plain
 #define SCORES scores_plain
 #define MIX mix_plain
-#define LANES 4
 #define MOST_ROWS 1
 #include "kernels.h"
 
@@ -257,7 +256,6 @@ static void multiply_avx2(const uint8_t *a, int rows, int stride, const int8_t *
 #define MULTIPLY multiply_avx2
 #define SCORES scores_avx2
 #define MIX mix_avx2
-#define LANES 8
 #define MOST_ROWS 2
 #include "kernels.h"
 
@@ -363,12 +361,14 @@ static void mix_vnni(const int16_t *weights, const int16_t *values, int length, 
 #define MULTIPLY multiply_vnni
 #define SCORES scores_vnni
 #define MIX mix_vnni
-#define LANES 16
 #define MOST_ROWS 6
 #include "kernels.h"
 
 #pragma GCC pop_options
 #endif
+
+/* The size of the structs, so that code built from other sources is noticed. */
+int waitinfo_layout(void) { return sizeof(Model) + sizeof(Layer) + sizeof(Embedding); }
 
 /* Which kinds of code this CPU can run: 0 plain C, 1 AVX2, 2 AVX-512 with VNNI. */
 int waitinfo_best_kind(void) {

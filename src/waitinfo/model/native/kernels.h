@@ -33,36 +33,27 @@ __attribute__((always_inline)) static inline void NAME(quantize_rows)(
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
         uint8_t *to = out + (size_t)r * stride;
-        /* Without their sign, floats are ordered as their bits are; what is not a number is above. */
-        uint32_t lanes[LANES];
+        /* Without their sign, floats are ordered as their bits are; what is not a number is above.
+         * Compilers make vectors of this loop, since the order of integers does not matter. */
         const float least = SMALLEST;
-        for (int j = 0; j < LANES; j++) memcpy(lanes + j, &least, 4);
+        uint32_t top;
+        memcpy(&top, &least, 4);
         int i = 0;
-        for (; i + LANES <= inputs; i += LANES)
-            for (int j = 0; j < LANES; j++) {
-                float x = row[i + j];
-                if (centered) x = (x - center[i + j]) * share[i + j];
-                uint32_t v;
-                memcpy(&v, &x, 4);
-                v &= 0x7fffffff;
-                lanes[j] = v > lanes[j] ? v : lanes[j];
-            }
         for (; i < inputs; i++) {
-            float x = row[i];
-            if (centered) x = (x - center[i]) * share[i];
-            uint32_t v;
-            memcpy(&v, &x, 4);
-            v &= 0x7fffffff;
-            lanes[0] = v > lanes[0] ? v : lanes[0];
+            float v = row[i];
+            if (centered) v = (v - center[i]) * share[i];
+            uint32_t bits;
+            memcpy(&bits, &v, 4);
+            bits &= 0x7fffffff;
+            top = bits > top ? bits : top;
         }
-        for (int j = 1; j < LANES; j++) lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
-        if (lanes[0] >= 0x7f800000) { /* what is made of it must not be a number either */
+        if (top >= 0x7f800000) { /* what is made of it must not be a number either */
             largest[r] = NAN;
             memset(to, 128, stride);
             continue;
         }
         float most;
-        memcpy(&most, lanes, 4);
+        memcpy(&most, &top, 4);
         largest[r] = most;
         float factor = levels / most;
         if (centered) {
@@ -525,5 +516,4 @@ static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, con
 #undef MULTIPLY
 #undef SCORES
 #undef MIX
-#undef LANES
 #undef MOST_ROWS

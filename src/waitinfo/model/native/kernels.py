@@ -71,6 +71,8 @@ class Library:
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
+        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, (Model, Layer, Embedding))):
+            raise ValueError(f"{path}: built from other sources; build it again")
         best = self.code.waitinfo_best_kind()
         self.kind = best if kind is None else KINDS.index(kind)
         if self.kind > best:
