@@ -45,16 +45,16 @@ class Preparation:
 
     def widen(self, weight: Tensor) -> Tensor:
         """Weights [out, in] for the inputs and their repetitions."""
-        if weight.shape[1] != len(self.center):
-            raise ValueError(f"{weight.shape[1]} inputs, but {len(self.center)} are prepared")
         return torch.cat([weight, weight.index_select(1, self.repeated.long())], 1)
 
     def shift(self, weight: Tensor, scale: Tensor) -> Tensor:
         """What the bias must add for the center."""
-        # Exact in any order, since `measure_inputs` leaves the center few bits. In parts, because
-        # the embedding is large in float64.
+        if weight.shape[1] != len(self.center):
+            raise ValueError(f"{weight.shape[1]} inputs, but {len(self.center)} are prepared")
+        # Exact in any order, since `measure_inputs` leaves the center few bits. In small parts,
+        # because the embedding is large in float64.
         center = self.center.double()
-        products = torch.cat([part.double() @ center for part in weight.split(1024)])
+        products = torch.cat([(part * center).sum(1) for part in weight.split(64)])
         return (products * scale.double()).float()
 
 

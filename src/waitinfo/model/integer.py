@@ -46,7 +46,6 @@ class IntegerMatrix(nn.Module):
         self.levels = torch.tensor(float(POSITIVE_LEVELS if positive else LEVELS))
         self.size = weight.numel()
         self.rounding = None if prepared is None else Rounding(prepared)
-        weight = weight if prepared is None else prepared.widen(weight)
         self.weight: Tensor
         self.factor: Tensor
         self.bias: Tensor | None
@@ -57,6 +56,8 @@ class IntegerMatrix(nn.Module):
             None if code is None else NativeMatrix(code, weight, factor, bias, positive, prepared)
         )
         self._packed = None
+        if self.native is None and prepared is not None:
+            weight = prepared.widen(weight)
         if self.native is None and packed_product_works():
             self._packed = _pack(weight, factor)
         # Native and packed weights are copies.

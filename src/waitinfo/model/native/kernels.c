@@ -393,15 +393,16 @@ int waitinfo_best_kind(void) {
 #define CALL(kind, name, ...) name##_plain(__VA_ARGS__)
 #endif
 
-/* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. */
-void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int32_t positive,
-                   int8_t *packed, int32_t *shift) {
-    int groups = (inputs + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
+/* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. The weights of
+ * repeated inputs come again behind the others. */
+void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
+                   int32_t repeats, int32_t positive, int8_t *packed, int32_t *shift) {
+    int groups = (inputs + repeats + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
     memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
     for (int n = 0; n < outputs; n++) {
         int32_t sum = 0;
-        for (int i = 0; i < inputs; i++) {
-            int8_t w = weights[(size_t)n * inputs + i];
+        for (int i = 0; i < inputs + repeats; i++) {
+            int8_t w = weights[(size_t)n * inputs + (i < inputs ? i : repeated[i - inputs])];
             sum += w;
             size_t group = (size_t)(n / BLOCK) * groups + i / 4;
             packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class NativeMatrix:
-    """Integers [out, in] with a factor and a bias per output; see `IntegerMatrix`.
-
-    Weights have columns for the repetitions of prepared inputs, too.
-    """
+    """Integers [out, in] with a factor and a bias per output; see `IntegerMatrix`."""
 
     def __init__(
         self,
@@ -34,34 +31,26 @@ class NativeMatrix:
         prepared: Preparation | None = None,
     ) -> None:
         self.code = code
-        outputs, columns = weight.shape
-        groups, blocks = -(-columns // 4), -(-outputs // BLOCK)
+        outputs, inputs = weight.shape
+        self._prepared = [] if prepared is None else _arrays(prepared)
+        repeated = None if prepared is None else self._prepared[2]
+        repeats = 0 if repeated is None else len(repeated)
+        groups, blocks = -(-(inputs + repeats) // 4), -(-outputs // BLOCK)
         self.weights = weight_memory(blocks * groups * BLOCK * 4)
         self.shift = np.empty(outputs, np.int32)
         plain = weight.contiguous().numpy()
         code.code.waitinfo_pack(
-            address(plain),
-            outputs,
-            columns,
-            int(positive),
-            address(self.weights),
-            address(self.shift),
-        )
+            address(plain), outputs, inputs, address(repeated), repeats, int(positive),
+            address(self.weights), address(self.shift),
+        )  # fmt: skip
         self.factor = factor.contiguous().numpy()
         self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
         arrays = (self.weights, self.shift, self.factor, self.bias)
-        inputs = columns if prepared is None else len(prepared.center)
         self.linear = Linear(
-            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive
-        )
-        if prepared is not None:
-            tensors = (prepared.center, prepared.share, prepared.repeated, prepared.before)
-            self._prepared = [tensor.contiguous().numpy() for tensor in tensors]
-            for name, array in zip(
-                ("center", "share", "repeated", "before"), self._prepared, strict=True
-            ):
-                setattr(self.linear, name, array.ctypes.data)
-            self.linear.repeats = columns - inputs
+            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive,
+            *(array.ctypes.data for array in self._prepared),
+        )  # fmt: skip
+        self.linear.repeats = repeats
 
     def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
         """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""
@@ -96,3 +85,9 @@ class NativeMatrix:
 
         run(divide(count), compute)
         return best, value, everything
+
+
+def _arrays(prepared: Preparation) -> list[NDArray[Any]]:
+    """In the order of `Linear`."""
+    tensors = (prepared.center, prepared.share, prepared.repeated, prepared.before)
+    return [tensor.contiguous().numpy() for tensor in tensors]
