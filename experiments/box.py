@@ -24,7 +24,7 @@ from chain import HERE, Chain, Stage, read_chain, settings
 from run import summarise_run
 from summary import boxed
 from waitinfo.evaluation.points import Point, read_file
-from waitinfo.model.folder import read_config, resolve_model
+from waitinfo.model.folder import fingerprint, read_config, resolve_model
 
 RESULTS = HERE.parent / "results" / "box"
 BOX = HERE.parent / "src" / "waitinfo" / "models"
@@ -36,7 +36,8 @@ def make_chain(given: argparse.Namespace, languages: dict[str, str]) -> Chain:
     values, stages = read_chain("box")
     values = settings(given.set, values)
     filled = {"RUN": str(given.run), "NAME": given.name, "SOURCE": languages["source"],
-              "TARGET": languages["target"]}  # fmt: skip
+              "TARGET": languages["target"],
+              "WEIGHTS": fingerprint(resolve_model(given.run))}  # fmt: skip
     for word, text in filled.items():
         values = {key: value.replace(word, text) for key, value in values.items()}
     return Chain(stages, values, given.data, given.work, given.device, given.dry_run)
@@ -138,7 +139,18 @@ def parse() -> argparse.Namespace:
     return given
 
 
+def forget_older(chain: Chain) -> None:
+    """Have everything done again if RUN was trained again since."""
+    for name in ("packed", "unpacked"):
+        record = chain.record(chain.find(name))
+        if record.exists() and chain.values["weights"] not in record.read_text("utf-8"):
+            print(f"{chain.values['run']}: has other weights now; starting again with '{name}'")
+            chain.forget(name)
+
+
 def run_stages(chain: Chain, given: argparse.Namespace) -> None:
+    if not given.dry_run:
+        forget_older(chain)
     for name in given.again:
         chain.forget(name)
     every: list[Stage] = chain.stages

@@ -70,6 +70,32 @@ def test_the_commands_exist_and_read_the_right_side(
     assert not (run / "box").exists(), "a dry run writes nothing"
 
 
+def test_other_weights_are_scored_again(
+    box: ModuleType, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stages are replaced by ones that only count."""
+    chain = sys.modules["chain"]
+    stages = [
+        chain.Stage("packed", "packed", "mkdir {out}; echo p >> {data}  # {weights}"),
+        chain.Stage("unpacked", "unpacked", "touch {out}; echo u >> {data}  # {weights}"),
+        chain.Stage("news", "news", "touch {out}; echo n >> {data}", needs=("packed",)),
+        chain.Stage("other", "other", "touch {out}; echo o >> {data}"),
+    ]
+    monkeypatch.setattr(
+        box, "read_chain", lambda name: ({"run": "RUN", "weights": "WEIGHTS"}, stages)
+    )
+    log = run.parent / "log"
+    arguments = ["box.py", run, "en-de", log, "--stages", "unpacked,news,other"]
+    monkeypatch.setattr(sys, "argv", [str(each) for each in arguments])
+    for _ in range(2):
+        box.main()
+    assert log.read_text("utf-8").split() == ["u", "p", "n", "o"]
+    (run / "model.safetensors").write_bytes(b"others")
+    box.main()
+    assert log.read_text("utf-8").split() == ["u", "p", "n", "o", "u", "p", "n"]
+    assert "has other weights now" in capsys.readouterr().out
+
+
 def test_a_model_without_languages_is_refused(
     box: ModuleType, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

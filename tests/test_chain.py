@@ -232,7 +232,7 @@ log_every = 2
 COPIES = """
 [corpus]
 spoken = 0.3
-windows = 0.4
+windows = 1.0
 """
 STUDENTS = "de-en-student,en-de-student,en-de-teacher-score,de-en-teacher-score"
 
