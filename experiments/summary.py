@@ -281,7 +281,7 @@ def boxed(folder: Path) -> dict[str, Output]:
         here = [{**p, "name": p["set"]} for p in points if p["run"] == p["name"] == model]
         here = sorted((p for p in here if not p.get("timed")), key=lambda p: (p["name"], p["k"]))
         rows = [
-            [p["name"], f"{p['k']:g}", *(f"{value(p, axis):.2f}" for axis in BOX_COLUMNS),
+            [p["name"], f"{p['k']:g}", *(seed_cell(p, axis) for axis in BOX_COLUMNS),
              f"{word_lag(p):.2f}", f"{p['length_ratio']:.2f}"]
             for p in here
         ]  # fmt: skip
