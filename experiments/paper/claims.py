@@ -16,6 +16,7 @@ from waitinfo.evaluation.curves import difference, make_curves
 from waitinfo.evaluation.points import Point, read_points, select
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+SOME_AL = (3, 5, 7)  # where catch-up is shown
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
 
 
@@ -94,8 +95,12 @@ def from_analysis() -> dict[str, str]:
                 f"{content[part]['mean']:.2f} and {function[part]['mean']:.2f}"
             )
     made |= split(found["early-stop"])
-    ahead = [at for at in found["significance"]["at"] if at["p"] < 0.05]
-    made["same weights, wait-info and wait-k"] = "; ".join(significance(at) for at in ahead)
+    for other in found["significance"]["against"]:
+        plain = "catch_up" not in other["name"]
+        shown = [
+            at for at in other["at"] if (at["p"] < 0.05 if plain else at["latency"] in SOME_AL)
+        ]
+        made[f"same weights, wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
 
 
