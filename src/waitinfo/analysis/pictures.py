@@ -252,7 +252,7 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
 
 def draw_significance(plt: Any, found: Numbers) -> Any:
     """Marks are filled where the difference is significant; several systems stand side by side."""
-    figure, axes = plt.subplots(figsize=(6.0, 3.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
     for number, other in enumerate(found["against"]):
         aside = 0.08 * (number - (len(found["against"]) - 1) / 2)
         xs = np.array([at["latency"] for at in other["at"]]) + aside
@@ -273,7 +273,7 @@ def draw_significance(plt: Any, found: Numbers) -> Any:
     second = names[0] if len(names) == 1 else "other systems"
     axes.set_title(plain(f"{found['subject']} − {second}"), fontsize=10)
     axes.grid(alpha=0.25, linewidth=0.6)
-    legend(axes)
+    legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
