@@ -10,6 +10,7 @@ before the sublayers and that of the ablations on Multi30k have a row for every 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ ALLOW, CATCH_UP = "-allow", "-catch-up"
 SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
 SEED_AL = range(3, 9)
+BOX_COLUMNS = ("BLEU", "chrF", "paper.AL")
 SHOWN = {
     "pos": ("pos-words", "pos-single-tokens"), "ratio": ("ratio",), "early-stop": ("early-stop",),
     "attention": ("attention",), "difficulty": ("difficulty",), "significance": ("significance",),
@@ -272,6 +274,36 @@ def de_en_analysis(results: Path) -> dict[str, Output]:
     return {"de-en-analysis/table.md": "\n".join(parts), **pictures}
 
 
+def word_lag(point: Point) -> float:
+    """LAAL in words; of documents that of the whole stream."""
+    return (point.get("documents") or {}).get("LongLAAL", point["word"]["LAAL"])
+
+
+def boxed(folder: Path) -> dict[str, Output]:
+    """Every point of each model in the box, and curves of written and spoken text."""
+    path, found = folder / "points.jsonl", dict[str, Output]()
+    points = read_points([path]) if path.exists() else []
+    for model in sorted({point["run"] for point in points}):
+        # Each test set is a curve; timed points and those in float32 are on the card only.
+        here = [{**p, "name": p["set"]} for p in points if p["run"] == p["name"] == model]
+        here = sorted((p for p in here if not p.get("timed")), key=lambda p: (p["name"], p["k"]))
+        rows = [
+            [p["name"], f"{p['k']:g}", *(seed_cell(p, axis) for axis in BOX_COLUMNS),
+             f"{word_lag(p):.2f}", f"{p['length_ratio']:.2f}"]
+            for p in here
+        ]  # fmt: skip
+        heads = ["set", "K", "BLEU", "chrF", "AL", "LAAL (words)", "length / reference"]
+        found[f"table.{model}.md"] = table(heads, rows)
+        sentences = [p for p in here if not re.search("-(documents|errors)", p["name"])]
+        title = f"{model}, written and in lower case without punctuation"
+        found[f"curves.{model}.svg"] = picture(by_name(sentences), title)
+    return found
+
+
+def box(results: Path) -> dict[str, Output]:
+    return {f"box/{name}": made for name, made in boxed(results / "box").items()}
+
+
 def seed_cell(point: Point, axis: str) -> str:
     found = value(point, axis)
     if found is None:
@@ -356,7 +388,7 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       authors_code, de_en_analysis, conditions, held_lags):  # fmt: skip
+                       authors_code, de_en_analysis, conditions, held_lags, box):  # fmt: skip
         found |= experiment(results)
     return found
 

@@ -16,6 +16,7 @@ from waitinfo.model.saving import load_model, save_model
 from waitinfo.model.tensors import load_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
+from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
@@ -119,3 +120,36 @@ def test_bundled_models_are_found_by_name(
     with pytest.raises(SystemExit):
         main(["models", "de-en"])
     assert "German to English." in capsys.readouterr().out
+
+
+def test_two_models_in_the_box(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Both are listed, loaded by name and served, each in its direction."""
+    monkeypatch.setattr(bundled, "models_folder", lambda: tmp_path / "models")
+    loaded = load_model(folder, "cpu")
+    saved = (loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary)
+    for name in ("de-en", "en-de"):
+        languages = Languages(*name.split("-"))
+        save_model(tmp_path / "models" / name, *saved, languages=languages)
+        (tmp_path / "models" / name / "README.md").write_text(f"# {name}\n\nThe {name} one.\n")
+    for given in (["models"], ["translate", "--model", "en-de", "a house by the lake"]):
+        with pytest.raises(SystemExit) as stop:
+            main(given)
+        assert not stop.value.code
+    shown = capsys.readouterr().out
+    assert "de-en (default)" in shown and "The en-de one." in shown
+    assert load("en-de").loaded.languages == Languages("en", "de")
+    pytest.importorskip("fastapi")
+    from waitinfo.serving.metrics import Metrics
+    from waitinfo.serving.models import load_models
+
+    served = load_models([Path("de-en"), Path("en-de")], Metrics(), 1, "cpu")
+    try:
+        found = {code: served.between(*code.split("-")) for code in ("de-en", "en-de")}
+        assert {code: each.name for code, each in found.items() if each} == {
+            "de-en": "de-en", "en-de": "en-de",
+        }  # fmt: skip
+    finally:
+        served.close()
