@@ -40,6 +40,13 @@ SHOWN = {
     "pos": ("pos-words", "pos-single-tokens"), "ratio": ("ratio",), "early-stop": ("early-stop",),
     "attention": ("attention",), "difficulty": ("difficulty",), "significance": ("significance",),
 }  # fmt: skip
+PAPER = {
+    "multi30k-authors": "Multi30k German → English with the authors' settings",
+    "europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
+    "de-en-systems": "German → English, newstest2015, 3,000 updates",
+    "de-en-parts": "German → English, newstest2013, 3,000 updates",
+    "de-en-big": "German → English, newstest2015, Transformer-Big",
+}
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
 CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences", "chrF",
                    "LAAL", "length", "repeated 4-grams")  # fmt: skip
@@ -214,6 +221,20 @@ def en_vi(results: Path) -> dict[str, Output]:
     }
 
 
+def score(value: float | None) -> str:
+    """A cell of a table, empty where the curve does not reach."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def by_seed(seeds: dict[int, Curve], at: Iterable[int]) -> list[list[str]]:
+    """BLEU at each latency: a row for every seed, and one of means where all seeds reach."""
+    found = {seed: [curve.at(x) for x in at] for seed, curve in sorted(seeds.items())}
+    columns = zip(*found.values(), strict=True)
+    means = [None if None in column else float(np.mean(column)) for column in columns]
+    rows = [*((str(seed), values) for seed, values in found.items()), ("mean", means)]
+    return [[name, *map(score, values)] for name, values in rows]
+
+
 def multi30k_ablations(results: Path) -> dict[str, Output]:
     points = read_points([results / "multi30k-ablations" / "points.jsonl"])
     groups: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
@@ -224,15 +245,28 @@ def multi30k_ablations(results: Path) -> dict[str, Output]:
     for name, seeds in sorted(groups.items(), key=lambda item: place(item[0])):
         if name.startswith("full"):
             scores = [found["quality"]["BLEU"] for seed in sorted(seeds) for found in seeds[seed]]
-            whole.append([name, *(f"{score:.2f}" for score in (*scores, np.mean(scores)))])
+            whole.append([name, *map(score, (*scores, float(np.mean(scores))))])
             continue
-        at = {s: [by_name(found)[name].at(x) for x in SEED_AL] for s, found in seeds.items()}
-        rows = {**{str(seed): at[seed] for seed in sorted(at)}, "mean": np.mean([*at.values()], 0)}
-        for seed, found in rows.items():
-            streamed.append([name, seed, *(f"{score:.2f}" for score in found)])
+        curves = {seed: by_name(found)[name] for seed, found in seeds.items()}
+        streamed += [[name, *cells] for cells in by_seed(curves, SEED_AL)]
     heads = ["system", *(f"seed {seed}" for seed in sorted(groups["full"])), "mean"]
     by_al = table(["AL", "seed", *map(str, SEED_AL)], streamed)
     return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
+
+
+def paper_runs(results: Path) -> dict[str, Output]:
+    """Experiments that exist only for the paper: every point, and curves without catch-up."""
+    found: dict[str, Output] = {}
+    for name, title in PAPER.items():
+        path = results / name / "points.jsonl"
+        if not path.exists():
+            continue
+        curves = by_name(read_points([path]))
+        shown = {each: curve for each, curve in curves.items() if "-by-" not in each}
+        shown = {each: curve for each, curve in shown.items() if "-streamed-" not in each}
+        found[f"{name}/table.md"] = all_points(curves)
+        found[f"{name}/curves.svg"] = picture(shown, title)
+    return found
 
 
 def authors_code(results: Path) -> dict[str, Output]:
@@ -388,7 +422,8 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       authors_code, de_en_analysis, conditions, held_lags, box):  # fmt: skip
+                       paper_runs, authors_code, de_en_analysis,
+                       conditions, held_lags, box):  # fmt: skip
         found |= experiment(results)
     return found
 
