@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 
 from waitinfo.analysis.pictures import figures
 from waitinfo.analysis.run import ANALYSES
+from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
 from waitinfo.evaluation.plot import draw, save_figure
 from waitinfo.evaluation.points import Point, read_points, select
@@ -47,6 +48,12 @@ PAPER = {
     "de-en-big": "German → English, newstest2015, Transformer-Big",
 }
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
+CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences", "chrF",
+                   "LAAL", "length", "repeated 4-grams")  # fmt: skip
+LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLAAL", "within 10%",
+             "stream: StreamLAAL", "BLEU of the stream",
+             "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
+MARGIN = 0.1  # how far a held lag may be from its target
 
 
 @dataclass(frozen=True)
@@ -340,11 +347,83 @@ def seed_cell(point: Point, axis: str) -> str:
     return f"{100 * found:.1f}%" if axis == "early_stop" else f"{found:.2f}"
 
 
+# Spoken text
+
+
+def by_condition(points: list[Point]) -> dict[tuple[str, str], dict[str, list[Point]]]:
+    """Points by run, by set, and by the condition that the name of the set ends in."""
+    found: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    for point in points:
+        ends = sorted((c for c in ALL if point["set"].endswith(f"-{c}")), key=len)
+        condition = ends[-1] if ends else "clean"
+        name = point["set"].removesuffix(f"-{condition}")
+        found.setdefault((point["run"], name), {}).setdefault(condition, []).append(point)
+    return found
+
+
+def of(score: float, whole: float | None) -> str:
+    return f"{100 * score / whole:.0f}%" if whole else ""
+
+
+def condition_rows(points: list[Point]) -> Iterator[list[str]]:
+    """BLEU under each condition, to that of clean text, and of documents to that of sentences."""
+    for (run, name), found in by_condition(points).items():
+        scores = {c: point["quality"]["BLEU"] for c, (point, *_) in found.items()}
+        for condition in (c for c in ALL if c in found):
+            for point in found[condition]:
+                quality, words = point["quality"], point["word"]
+                ends = condition.removeprefix("documents").removeprefix("-") or "clean"
+                repeats = point.get("documents", {}).get("repeated_4grams")
+                yield [
+                    run, name, condition, f"{point['k']:g}",
+                    f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
+                    of(quality["BLEU"], scores.get("clean")),
+                    of(quality["BLEU"], scores.get(ends)) if ends != condition else "",
+                    f"{quality['chrF']:.2f}", f"{words['LAAL']:.2f}",
+                    f"{point['length_ratio']:.2f}",
+                    "" if repeats is None else f"{100 * repeats:.1f}%",
+                ]  # fmt: skip
+
+
+def off(lag: float | None, target: float) -> str:
+    return "" if lag is None else f"{lag:.2f} ({100 * (lag / target - 1):+.0f}%)"
+
+
+def lag_rows(points: list[Point]) -> Iterator[list[str]]:
+    """Lags asked for and achieved; BLEU beside that of a fixed dial at the same lag."""
+    for (run, name), found in by_condition(points).items():
+        streams = found.get("documents", [])
+        curves = make_curves([p for p in streams if p["dial"] != "lag"], "word.LAAL", "BLEU")
+        single = {p["k"]: p["word"]["LAAL"] for p in found.get("clean", []) if p["dial"] == "lag"}
+        for point in sorted((p for p in streams if p["dial"] == "lag"), key=lambda p: p["k"]):
+            target, held, quality = point["k"], point["documents"], point["quality"]
+            fixed = curves[0].at(held["LongLAAL"]) if curves else None
+            within = abs(held["LongLAAL"] / target - 1) <= MARGIN
+            yield [
+                run, name, f"{target:g}", off(single.get(target), target),
+                off(held["LongLAAL"], target), "yes" if within else "no",
+                off(held["StreamLAAL"], target),
+                f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
+                "" if fixed is None else f"{fixed:.2f} ({quality['BLEU'] - fixed:+.2f})",
+            ]  # fmt: skip
+
+
+def conditions(results: Path) -> dict[str, str]:
+    points = read_points([results / "conditions" / "points.jsonl"])
+    return {"conditions/table.md": table(CONDITION_HEADS, condition_rows(points))}
+
+
+def held_lags(results: Path) -> dict[str, str]:
+    points = read_points([results / "lag" / "points.jsonl"])
+    return {"lag/table.md": table(LAG_HEADS, lag_rows(points))}
+
+
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       paper_runs, authors_code, de_en_analysis, box):  # fmt: skip
+                       paper_runs, authors_code, de_en_analysis,
+                       conditions, held_lags, box):  # fmt: skip
         found |= experiment(results)
     return found
 
