@@ -101,7 +101,7 @@ def write_page(results: Path) -> None:
         f"![BLEU against Average Lagging](curves.{name}.svg)\n"
         for name in models
     )
-    text = (HERE / "box" / "page.md").read_text("utf-8")
+    text = (HERE / "box" / "page.txt").read_text("utf-8")
     (results / "README.md").write_text(f"{text}\n{shown}", "utf-8")
 
 
