@@ -289,7 +289,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, default=0, help="of the model [torch's own choice]")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of the model [the server's and torch's own choice]"
+    )
     parser.add_argument("--generators", type=int, default=1, help="processes with clients")
     parser.add_argument("--only", choices=("server", "engine"))
     parser.add_argument("--quick", action="store_true", help="briefly, to check that it runs")
