@@ -17,6 +17,7 @@ from waitinfo.serving.app import build_app
 from waitinfo.serving.guards import LOOPBACK
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import log
+from waitinfo.serving.pace import paced_loop
 from waitinfo.serving.transport import WebSocketProtocol
 
 SEND_BUFFER = 1 << 16  # bytes
@@ -72,6 +73,10 @@ class Server(uvicorn.Server):
         # What it logs below a warning has paths with keys in them.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         logging.getLogger("uvicorn.error").addFilter(_no_refusal)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=paced_loop) as runner:
+            runner.run(self.serve(sockets=sockets))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._loop is None or self.hub.draining:
