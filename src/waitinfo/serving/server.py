@@ -24,7 +24,7 @@ SEND_BUFFER = 1 << 16  # bytes
 # The model's thread needs the interpreter for a moment between any two kernels. With Python's own
 # 5 ms for each wait behind the event loop, a round under load takes twice as long.
 SWITCH_SECONDS = 0.0005
-GARBAGE = (10_000, 20, 50)  # thresholds; Python's own take a tenth of the event loop's time
+GARBAGE = (10_000, 5, 2)  # thresholds; Python's own take a tenth of the event loop's time
 UNREAD_MILLISECONDS = 60_000  # after which a connection is cut that takes nothing of what was sent
 
 
