@@ -1,6 +1,6 @@
 """One stream for an hour, without any sign of where a sentence ends: memory, lag and quality.
 
-    python benchmarks/long_stream.py --source a.de b.de --reference a.en b.en --lines 200
+    python benchmarks/long_stream.py --source a.de b.de --reference a.en b.en --segmented
 
 Joins the files, takes away capitals and punctuation, and translates all of it as one stream, as a
 speech recogniser would give it. Memory is measured while it runs; lag and BLEU after the output was
@@ -111,12 +111,12 @@ def stream(
     return WordTrace(run.words, run.delays, len(words), " ".join(run.words))
 
 
-def add_lags(rows: list[dict[str, Any]], evaluation: DocumentEvaluation, found: WordTrace) -> None:
-    """The mean lag of the sentences between two rows, by LAAL, in words."""
+def add_lags(
+    rows: list[dict[str, Any]], evaluation: DocumentEvaluation, sentences: list[WordTrace]
+) -> None:
+    """The mean lag of the realigned sentences between two rows, by LAAL, in words."""
     lags, end = [], 0
-    for sentence, lag in zip(
-        evaluation.words, evaluation.lags(evaluation.sentences([found], "soft")), strict=True
-    ):
+    for sentence, lag in zip(evaluation.words, evaluation.lags(sentences), strict=True):
         end += sentence
         if lag.delays:
             lags.append(
@@ -127,9 +127,12 @@ def add_lags(rows: list[dict[str, Any]], evaluation: DocumentEvaluation, found: 
         row["lag"] = round(fmean(within), 2) if within else None
 
 
-def score(evaluation: DocumentEvaluation, decoding: Decoding, found: WordTrace) -> dict[str, Any]:
-    point, _ = evaluation.score_documents(decoding, [found], resamples=0)
-    return {
+def score(
+    evaluation: DocumentEvaluation, decoding: Decoding, found: WordTrace
+) -> tuple[dict[str, Any], list[WordTrace]]:
+    """Scores, and the realigned sentences."""
+    point, sentences = evaluation.score_documents(decoding, [found], resamples=0)
+    scores = {
         "BLEU": round(point["quality"]["BLEU"], 2),
         "chrF": round(point["quality"]["chrF"], 2),
         **{name: round(point["documents"][name], 2) for name in LONG},
@@ -137,6 +140,21 @@ def score(evaluation: DocumentEvaluation, decoding: Decoding, found: WordTrace) 
         "repeated_4grams": round(point["documents"]["repeated_4grams"], 4),
         "echoes": echoes(found.words),
     }
+    return scores, sentences
+
+
+def over_time(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Lag and memory in the first and the second half of the stream, and the most of both.
+
+    What grows without bound is larger in the second half.
+    """
+    found = {}
+    for name in ("lag", "MiB"):
+        values = [row[name] for row in rows[1:] if row.get(name) is not None]
+        middle = -(-len(values) // 2)
+        halves = [round(fmean(half), 2) for half in (values[:middle], values[middle:]) if half]
+        found |= {f"{name}_halves": halves, f"most_{name}": max(values, default=None)}
+    return found
 
 
 def segmented(
@@ -194,16 +212,23 @@ def main() -> None:
         words = " ".join(evaluation.lines).split()
         found = stream(loaded, words, decoding.k, asked.segment, run, bar)
         bar.stage("realigning")
-        scores = score(evaluation, decoding, found)
-        add_lags(run.rows, evaluation, found)
+        began = time.process_time()
+        scores, sentences = score(evaluation, decoding, found)
+        scores["scoring_seconds"] = round(time.process_time() - began, 1)
+        add_lags(run.rows, evaluation, sentences)
+        scores |= over_time(run.rows)
         if asked.segmented:
             scores |= segmented(loaded, test, decoding, bar)
+            scores["of_segmented"] = round(scores["BLEU"] / max(0.01, scores["segmented_BLEU"]), 3)
     for row in run.rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     print("  ".join(f"{name} {value}" for name, value in scores.items()))
     result = {
         "machine": platform.processor() or platform.machine(),
+        "model": loaded.folder.name,
+        "sets": [path.name for path in asked.source],
         "lines": len(test.sources),
+        "words": len(words),
         "condition": asked.condition,
         "segment": asked.segment,
         "k": decoding.k,

@@ -44,6 +44,8 @@ def read_chain(name: str) -> tuple[dict[str, str], list[Stage]]:
     for entry in chain["stage"]:
         if unknown := entry.keys() - KEYS:
             sys.exit(f"{path}: unknown key '{min(unknown)}'; known: {', '.join(sorted(KEYS))}")
+        if entry.get("resume") is True:
+            entry["resume"] = entry["command"]
         stage = Stage(**{**entry, "needs": tuple(entry.get("needs", ()))})
         earlier = [other.name for other in stages]
         for need in stage.needs:

@@ -2,16 +2,21 @@
 
     python experiments/everyday.py --k 5
     python experiments/everyday.py WORK/models/en-de --lag 4 --spoken --show all
+    python experiments/everyday.py en-de --into README.md
 
-Prints, for each subject and in all, how many of the sentences in
-src/waitinfo/evaluation/data/everyday.de-en.tsv become one of their acceptable translations, and
-chrF. Which way to translate follows from the model's languages. Full-sentence models use a beam.
+Prints, for each subject and in all, how many of the sentences in src/waitinfo/evaluation/data
+become one of their acceptable translations, and chrF. Which way to translate follows from the
+model's languages. Full-sentence models use a beam. `--table` prints ten sentences at equal
+distances in the set as a table instead, as written and without capitals and punctuation; `--into`
+puts it into a page, between `<!-- everyday de-en -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +29,9 @@ from waitinfo.translation.lines import translations
 from waitinfo.translation.options import TranslationOptions
 
 SHOWN = ("wrong", "right", "all", "none")
+EXAMPLES = 10  # rows of the table
+NAMES = {"de": "German", "en": "English"}
+MARKS = {True: "✓", False: "✗"}
 
 
 def translate(loaded: LoadedModel, sources: list[str], options: TranslationOptions) -> list[str]:
@@ -45,7 +53,51 @@ def table(verdicts: list[Verdict]) -> Iterator[str]:
         yield f"{subject:12} {right:4} of {len(some):4} right   chrF {chrf:5.1f}"
 
 
-def main() -> None:
+def judged(
+    loaded: LoadedModel, items: list[Item], spoken: bool, options: TranslationOptions
+) -> list[Verdict]:
+    return judge_all(items, translate(loaded, sources_of(items, spoken), options))
+
+
+def in_short(verdicts: list[Verdict]) -> str:
+    chrf, right = summary(verdicts)
+    return f"{right:.0f}% right, chrF {chrf:.1f}"
+
+
+def examples(written: list[Verdict], spoken: list[Verdict], direction: str) -> str:
+    """A table of a few sentences at equal distances, and a line about all of them."""
+    step = len(written) / EXAMPLES
+    rows = [int(n * step) for n in range(EXAMPLES)]
+    source, target = (NAMES[code] for code in direction.split("-"))
+    heads = [source, target, f"{target}, from lower case without punctuation"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|"]
+    for row in rows:
+        cells = [f"{MARKS[v.right]} {v.translation}" for v in (written[row], spoken[row])]
+        lines.append(f"| {' | '.join([written[row].item.source, *cells])} |")
+    lines.append(f"\nAll {len(written)}: {in_short(written)}; without capitals and punctuation: ")
+    return "\n".join(lines) + f"{in_short(spoken)}.\n"
+
+
+def put_into(page: Path, direction: str, made: str) -> None:
+    """Replace what a page has between the marks of a direction."""
+    marks = f"<!-- everyday {direction} -->", "<!-- end -->"
+    text = page.read_text("utf-8")
+    found = re.search(f"{marks[0]}.*?{marks[1]}", text, re.DOTALL)
+    if found is None:
+        sys.exit(f"{page}: has no place for the table: {' and '.join(marks)}, each on a line")
+    new = f"{marks[0]}\n\n{made}\n{marks[1]}"
+    page.write_text(text[: found.start()] + new + text[found.end() :], "utf-8")
+
+
+def report(verdicts: list[Verdict], shown: str) -> None:
+    for verdict in verdicts:
+        if shown in ("all", "right" if verdict.right else "wrong"):
+            mark = "+" if verdict.right else "-"
+            print(f"{mark} {verdict.item.source}\n  {verdict.translation}  ({verdict.chrf:.0f})")
+    print("\n".join(table(verdicts)))
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="a folder or a bundled model [default: de-en]")
     dial = parser.add_mutually_exclusive_group()
@@ -55,22 +107,32 @@ def main() -> None:
     parser.add_argument("--spoken", action="store_true", help="no capitals, no punctuation")
     parser.add_argument("--show", choices=SHOWN, default="wrong", help="sentences to print")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--table", action="store_true", help="print ten sentences as a table")
+    parser.add_argument("--into", type=Path, help="put that table into this page")
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = parse()
     loaded = load_model(find_model(given.model), given.device, "auto")
-    languages = loaded.languages
-    items = read_set(languages.source or "", languages.target or "")
+    source, target = loaded.languages.source or "", loaded.languages.target or ""
+    items = read_set(source, target)
     beam = 1 if loaded.system.simultaneous else given.beam
     k = given.k
     if given.lag is not None:
         k = Dials(loaded.folder, loaded.system).at_lag(given.lag)
     options = TranslationOptions(k=k, beam=beam)
-    verdicts = judge_all(items, translate(loaded, sources_of(items, given.spoken), options))
-    for verdict in verdicts:
-        if given.show in ("all", "right" if verdict.right else "wrong"):
-            mark = "+" if verdict.right else "-"
-            print(f"{mark} {verdict.item.source}\n  {verdict.translation}  ({verdict.chrf:.0f})")
-    print("\n".join(table(verdicts)))
+    if given.table or given.into:
+        both = (judged(loaded, items, spoken, options) for spoken in (False, True))
+        made = examples(*both, f"{source}-{target}")
+        if given.into:
+            put_into(given.into, f"{source}-{target}", made)
+        else:
+            print(made, end="")
+        return
+    verdicts = judged(loaded, items, given.spoken, options)
+    report(verdicts, given.show)
     if given.json:
         chrf, right = summary(verdicts)
         record = {"chrF": chrf, "right": right, "sentences": len(verdicts), "k": k, "beam": beam,

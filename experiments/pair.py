@@ -4,9 +4,9 @@ CHUNKS is a folder of translations: NAME.0000.xz, NAME.0001.xz, … are those of
 as many lines each as --chunk says (the last one fewer), made with `waitinfo translate`. A line
 of OUT (TSV, plain or .xz) is a translation, a tab and the original. Pairs that do not look like
 translations are left out: empty ones, copies, those of very different lengths, and translations
-that repeat themselves, have other numbers than the original or English words where German ones
-should be. Chunks that are missing are passed over, and with --without so are originals that other
-files have.
+that repeat themselves, have other numbers than the original, or words of its language where those
+of another should be (--language). Chunks that are missing are passed over, and with --without so
+are originals that other files have.
 
 A report names, for each chunk, what was dropped and in how many of the originals with numbers the
 translation has them, too: a chunk far below the others is not aligned, and is an error.
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from waitinfo.text.files import normalise, read_lines
 
@@ -32,10 +32,13 @@ REPEATS = 3  # times that the same two words may follow each other in a line
 NUMBERS = re.compile(r"\d+")
 LEAST = 0.7  # share of the numbered originals whose translations have a number of theirs
 ENOUGH = 30  # such originals that say something
-# Short words of English that German text does not have.
-FOREIGN = frozenset(
-    ("the", "and", "of", "to", "is", "that", "it", "you", "for", "are", "with", "this", "have")
-)
+# Short words of the other language that German or English text does not have.
+FOREIGN = {
+    "de": {"the", "and", "of", "to", "is", "that", "it", "you", "for", "are", "with", "this",
+           "have"},
+    "en": {"der", "und", "nicht", "ist", "das", "ich", "sie", "mit", "ein", "auf", "wir", "zu",
+           "haben"},
+}  # fmt: skip
 
 
 def repeats(text: str) -> bool:
@@ -52,10 +55,10 @@ def repeats(text: str) -> bool:
     return False
 
 
-def foreign(text: str) -> bool:
-    """Whether a third of the words, and three at least, are English."""
+def foreign(text: str, language: str) -> bool:
+    """Whether a third of the words, and three at least, are of the other language."""
     words = text.lower().split()
-    found = sum(word in FOREIGN for word in words)
+    found = sum(word in FOREIGN[language] for word in words)
     return found >= 3 and 3 * found >= len(words)
 
 
@@ -65,7 +68,7 @@ def other_numbers(translation: str, original: str) -> bool:
     return bool(left and right and not left & right)
 
 
-def fault(translation: str, original: str) -> str | None:
+def fault(translation: str, original: str, language: str) -> str | None:
     """Why a pair is left out."""
     if not translation or not original:
         return "empty"
@@ -74,7 +77,7 @@ def fault(translation: str, original: str) -> str | None:
         "copy": lambda: translation == original,
         "lengths": lambda: longer > LONGER * shorter + SLACK,
         "repeats itself": lambda: repeats(translation),
-        "not translated": lambda: foreign(translation),
+        "not translated": lambda: foreign(translation, language),
         "other numbers": lambda: other_numbers(translation, original),
     }
     return next((reason for reason, found in faults.items() if found()), None)
@@ -109,19 +112,27 @@ def known_lines(files: list[Path]) -> set[str]:
     return {normalise(line) for file in files for line in read_lines(file)}
 
 
+class Choice(NamedTuple):
+    """Which pairs are kept."""
+
+    language: str  # of the translations
+    known: set[str]  # originals to leave out
+    every: bool = False  # count only
+
+
 def write(
-    path: Path, written: list[str], originals: list[str], out: IO[str], every: bool, known: set[str]
+    path: Path, written: list[str], originals: list[str], out: IO[str], choice: Choice
 ) -> Counter[str]:
     """Write the pairs of a chunk that are good, or every one; report on it."""
     total, shared = numbered(written, originals)
     share = shared / total if total else 1.0
-    if total >= ENOUGH and share < LEAST and not every:
+    if total >= ENOUGH and share < LEAST and not choice.every:
         sys.exit(f"{path}: only {share:.0%} of the numbers are in the translations; not aligned?")
     counts: Counter[str] = Counter()
     for left, right in zip(map(normalise, written), map(normalise, originals), strict=True):
-        reason = "known" if right in known else fault(left, right)
+        reason = "known" if right in choice.known else fault(left, right, choice.language)
         counts[reason or "kept"] += 1
-        if not reason or (every and left and right):
+        if not reason or (choice.every and left and right):
             out.write(f"{left}\t{right}\n")
     record = {"chunk": path.name, "numbers": round(share, 3), **counts}
     print(json.dumps(record), flush=True)
@@ -136,15 +147,16 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=100_000, help="lines in a chunk")
     parser.add_argument("--every", action="store_true", help="count, but keep all but empty lines")
     parser.add_argument("--without", type=Path, nargs="*", default=[], help="text to leave out")
+    parser.add_argument("--language", choices=FOREIGN, default="de", help="of the translations")
     given = parser.parse_args()
-    known = known_lines(given.without)
+    choice = Choice(given.language, known_lines(given.without), given.every)
     partial = given.out.with_name(f".{given.out.name}.partial")
     opened = lzma.open if given.out.suffix == ".xz" else open
     counts: Counter[str] = Counter()
     with opened(partial, "wt", encoding="utf-8") as out:
         for file in given.files:
             for path, written, originals in chunks(given.chunks, file, given.chunk):
-                counts += write(path, written, originals, out, given.every, known)
+                counts += write(path, written, originals, out, choice)
     if not counts:
         partial.unlink()
         sys.exit(f"{given.chunks}: no translations of these files")

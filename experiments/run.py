@@ -3,28 +3,34 @@
 EXPERIMENT is a TOML file, or the name of one beside this script; experiments/README.md explains
 its keys.
 DATA holds the text, WORK gets corpora, models and logs. RESULTS/points.jsonl gets one line for
-every point, RESULTS/runs.jsonl one for every training run. Whatever is there already is kept, so
-that the same command continues an interrupted experiment.
+every point, RESULTS/runs.jsonl one for every training run. A run whose points are all in RESULTS is
+done, and an unfinished one continues: the same command continues an interrupted experiment, and
+several commands may share WORK and RESULTS if each has runs of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import shlex
+import signal
 import subprocess
 import sys
-import threading
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.points import Point, PointKey, read_file, set_name
+
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parent / "recipes"
 WAITINFO = [sys.executable, "-m", "waitinfo"]
-NOT_OPTIONS = ("sets",)  # of a score; all else is passed to `waitinfo evaluate`
+NOT_OPTIONS = ("sets", "seeds")  # of a score; all else is passed to `waitinfo evaluate`
 
 
 def find_toml(name: str, folder: Path) -> Path:
@@ -80,16 +86,41 @@ class Runner:
     sets: list[str] | None = None
     dry: bool = False
     settings: list[str] = field(default_factory=list)  # of every training run, after its own
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    stopped: bool = False
 
     def call(self, command: list[str], log: str) -> None:
         if self.dry:
             print(shlex.join(command))
-            return
-        with (self.work / log).open("a") as stream:
-            failed = subprocess.run(command, stdout=stream, stderr=stream, check=False).returncode
-        if failed:
+        elif self.execute(command, log):
             sys.exit(f"failed (see {self.work / log}): {shlex.join(command)}")
+
+    def together(self, commands: list[dict[str, Any]], log: str) -> None:
+        """Several waitinfo commands in one process, which starts faster than several."""
+        if self.dry:
+            for command in commands:
+                self.call([*WAITINFO, *command["arguments"]], log)
+        elif self.execute([sys.executable, str(HERE / "together.py")], log, json.dumps(commands)):
+            sys.exit(f"failed or stopped: see {self.work / log}")
+
+    def execute(self, command: list[str], log: str, text: str = "") -> int:
+        """Run a command with its output in a log; return its status."""
+        if self.stopped:
+            sys.exit("stopped; the same command continues from here")
+        with (self.work / log).open("a") as stream:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=stream, stderr=stream, text=True
+            )
+            self.processes.append(process)
+            process.communicate(text)
+            return process.returncode
+
+    def stop(self, *_: object) -> None:
+        """Pass a request to stop (SIGTERM) on: training runs then end with a checkpoint."""
+        self.stopped = True
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
 
     def find(self, name: str, side: str) -> str:
         """One side of a text, which may be made (in WORK) and compressed."""
@@ -114,6 +145,8 @@ class Runner:
         self.make(corpus.get("make", []))
         if (self.work / "corpora" / name).exists():
             return
+        if "train" not in corpus:  # a command of `make` makes it
+            return
         command = [*WAITINFO, "prepare"]
         for prefix, texts in (("", "train"), ("dev-", "dev"), ("exclude-", "exclude")):
             for option, side in zip(
@@ -134,61 +167,106 @@ class Runner:
         return run.get("corpus", self.experiment["corpus"])
 
     def run(self, run: dict[str, Any]) -> None:
-        """Train, pack where asked to, and score one run."""
+        """Train, pack where asked to, and score one run, unless its points are all there."""
         name, model = run["run"], self.model(run)
-        if not self.trained(run):
-            self.train(run, model)
+        if not self.dry and self.scored(run):
+            print(f"found: {name}, seed {self.seed}", file=sys.stderr)
+            return
+        commands = [] if self.trained(run) else [self.train(run, model)]
         if pack := self.experiment.get("pack"):
-            model = self.pack(model, pack)
-        elif not self.dry:
+            packed = model.with_name(f"{model.name}.{pack}")
+            if not packed.exists():
+                options = ["--pack", str(model), "--dtype", pack, "--out", str(packed)]
+                commands.append({"arguments": ["models", *options]})
+            model = packed
+        commands += [self.score(run, model, *part) for part in self.parts(run)]
+        self.together(commands, f"{name}-{self.seed}.log")
+        if not self.dry and not pack:
             self.record(summarise_run(name, self.seed, model))
-        for set_name in self.sets or self.experiment["sets"]:
-            for score in self.experiment["scores"][run["score"]]:
-                if set_name in score.get("sets", [set_name]):
-                    self.score(run, model, set_name, score)
         print(f"done: {name}, seed {self.seed}", file=sys.stderr)
 
-    def pack(self, model: Path, dtype: str) -> Path:
-        packed = model.with_name(f"{model.name}.{dtype}")
-        if not packed.exists():
-            command = ["models", "--pack", str(model), "--dtype", dtype, "--out", str(packed)]
-            self.call([*WAITINFO, *command], f"{model.name}.log")
-        return packed
-
-    def train(self, run: dict[str, Any], model: Path) -> None:
+    def train(self, run: dict[str, Any], model: Path) -> dict[str, Any]:
         if (model / "run.json").exists():
             command = ["--out", str(model), "--resume"]
         else:
+            self.forget(run)
             recipe = find_toml(run.get("recipe", self.experiment["recipe"]), RECIPES)
             settings = [f"training.device={self.device}", f"training.seed={self.seed}"]
             command = ["--config", str(recipe), "--system", run["system"],
                        "--data", str(self.work / "corpora" / self.corpus(run)), "--out", str(model),
-                       "--set", *settings, *run.get("settings", []), *self.settings]  # fmt: skip
-        self.call([*WAITINFO, "train", *command], f"{model.name}.log")
+                       "--set", *settings, *self.experiment.get("settings", []),
+                       *run.get("settings", []), *self.settings]  # fmt: skip
+        makes = str(model / "last" / "config.json")
+        return {"arguments": ["train", *command], "makes": makes}
 
     def record(self, summary: dict[str, Any]) -> None:
         """Put a run's line into runs.jsonl, in the place of an older one."""
         path = self.results / "runs.jsonl"
-        with self.lock:
+        with (self.work / "runs.lock").open("a") as lock:  # other commands write there, too
+            fcntl.flock(lock, fcntl.LOCK_EX)
             lines = path.read_text("utf-8").splitlines() if path.exists() else []
             runs = {(run["run"], run["seed"]): run for run in map(json.loads, lines)}
             runs[summary["run"], summary["seed"]] = summary
             text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in runs.values())
             path.write_text(text, "utf-8")
 
-    def score(self, run: dict[str, Any], model: Path, set_name: str, score: dict[str, Any]) -> None:
-        source, target = self.experiment["languages"]
+    # Points
+
+    def parts(self, run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The test sets of a run, each with options of `waitinfo evaluate` to score it with."""
         known = {"curve": run["run"], "label": "", **run}
-        options = {"run": run["run"], **score}
-        command = [*WAITINFO, "evaluate", "--model", str(model), "--device", self.device,
-                   "--source", self.find(set_name, source),
-                   "--reference", self.find(set_name, target),
-                   "--out", str(self.results / "points.jsonl")]  # fmt: skip
-        for name, value in options.items():
-            if name not in NOT_OPTIONS:
-                values = value if isinstance(value, list) else [str(value).format(**known)]
-                command += [f"--{name}", *values]
-        self.call(command, f"{run['run']}-{self.seed}.log")
+        for name in self.sets or self.experiment["sets"]:
+            for score in self.experiment["scores"][run["score"]]:
+                seeds = score.get("seeds", [self.seed])
+                if name in score.get("sets", [name]) and self.seed in seeds:
+                    options = {"run": run["run"], **score}
+                    yield (
+                        name,
+                        {
+                            key: value if isinstance(value, list) else str(value).format(**known)
+                            for key, value in options.items()
+                            if key not in NOT_OPTIONS
+                        },
+                    )
+
+    def score(
+        self, run: dict[str, Any], model: Path, name: str, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        source, target = self.experiment["languages"]
+        command = ["evaluate", "--model", str(model), "--device", self.device,
+                   "--source", self.find(name, source), "--reference", self.find(name, target),
+                   "--out", str(self.points_file)]  # fmt: skip
+        for key, value in options.items():
+            command += [f"--{key}", *(value if isinstance(value, list) else [value])]
+        return {"arguments": command}
+
+    @property
+    def points_file(self) -> Path:
+        return self.results / "points.jsonl"
+
+    def points(self, run: dict[str, Any]) -> list[Point]:
+        """Points of a run and of the seed; a packed model does not say its seed."""
+        names = {run["run"], *(options["run"] for _, options in self.parts(run))}
+        found = read_file(self.points_file) if self.points_file.exists() else []
+        return [p for p in found if p["run"] in names and p["seed"] in (None, self.seed)]
+
+    def scored(self, run: dict[str, Any]) -> bool:
+        """Whether RESULTS has every point of a run."""
+        language = self.experiment["languages"][0]
+        found = {
+            (p["set"], p["run"], p["name"], k) for p in self.points(run) for k in (p["k"], None)
+        }
+        return all(
+            (set_name(f"{name}.{language}"), options["run"], options["name"], k) in found
+            for name, options in self.parts(run)
+            for k in (map(float, options["k"].split(",")) if "k" in options else [None])
+        )
+
+    def forget(self, run: dict[str, Any]) -> None:
+        """Remove points of an older model with the same name, which nothing can complete."""
+        if not self.dry:
+            for point in self.points(run):
+                Output.at(self.points_file).remove(PointKey.of(point))
 
 
 def main() -> None:
@@ -202,6 +280,7 @@ def main() -> None:
     parser.add_argument("--runs", help="these only, as wait-info,multipath")
     parser.add_argument("--sets", help="score these test sets only")
     parser.add_argument("--set", nargs="+", default=[], help="settings of every training run")
+    parser.add_argument("--prepare", action="store_true", help="make the corpora and stop")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
     given = parser.parse_args()
     experiment = read_experiment(given.experiment)
@@ -209,15 +288,25 @@ def main() -> None:
     runner = Runner(experiment, given.data, given.work, given.results, given.device, given.seed,
                     sets, given.dry_run, settings=given.set)  # fmt: skip
     wanted = given.runs.split(",") if given.runs else [run["run"] for run in experiment["runs"]]
-    runs = [run for run in experiment["runs"] if run["run"] in wanted]
+    by_name = {run["run"]: run for run in experiment["runs"]}
+    if unknown := [name for name in wanted if name not in by_name]:
+        sys.exit(f"unknown run '{unknown[0]}'; choose from: {', '.join(by_name)}")
+    runs = [by_name[name] for name in wanted]
     if not given.dry_run:
         for folder in (given.work, given.results):
             folder.mkdir(parents=True, exist_ok=True)
     runner.make(experiment.get("make", []))
-    for corpus in dict.fromkeys(runner.corpus(run) for run in runs if not runner.trained(run)):
+    missing = [run for run in runs if given.prepare or runner.dry or not runner.scored(run)]
+    for corpus in dict.fromkeys(runner.corpus(run) for run in missing if not runner.trained(run)):
         runner.prepare(corpus)
-    with ThreadPoolExecutor(1 if given.dry_run else given.jobs) as jobs:
-        list(jobs.map(runner.run, runs))
+    if given.prepare:
+        return
+    before = signal.signal(signal.SIGTERM, runner.stop)
+    try:
+        with ThreadPoolExecutor(1 if given.dry_run else given.jobs) as jobs:
+            list(jobs.map(runner.run, runs))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ before the sublayers and that of the ablations on Multi30k have a row for every 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from waitinfo.analysis.pictures import figures
 from waitinfo.analysis.run import ANALYSES
+from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
 from waitinfo.evaluation.plot import draw, save_figure
 from waitinfo.evaluation.points import Point, read_points, select
@@ -33,11 +35,25 @@ ALLOW, CATCH_UP = "-allow", "-catch-up"
 SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
 SEED_AL = range(3, 9)
+BOX_COLUMNS = ("BLEU", "chrF", "paper.AL")
 SHOWN = {
     "pos": ("pos-words", "pos-single-tokens"), "ratio": ("ratio",), "early-stop": ("early-stop",),
     "attention": ("attention",), "difficulty": ("difficulty",), "significance": ("significance",),
 }  # fmt: skip
+PAPER = {
+    "multi30k-authors": "Multi30k German → English with the authors' settings",
+    "europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
+    "de-en-systems": "German → English, newstest2015, 3,000 updates",
+    "de-en-parts": "German → English, newstest2013, 3,000 updates",
+    "de-en-big": "German → English, newstest2015, Transformer-Big",
+}
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
+CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences", "chrF",
+                   "LAAL", "length", "repeated 4-grams")  # fmt: skip
+LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLAAL", "within 10%",
+             "stream: StreamLAAL", "BLEU of the stream",
+             "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
+MARGIN = 0.1  # how far a held lag may be from its target
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,20 @@ def en_vi(results: Path) -> dict[str, Output]:
     }
 
 
+def score(value: float | None) -> str:
+    """A cell of a table, empty where the curve does not reach."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def by_seed(seeds: dict[int, Curve], at: Iterable[int]) -> list[list[str]]:
+    """BLEU at each latency: a row for every seed, and one of means where all seeds reach."""
+    found = {seed: [curve.at(x) for x in at] for seed, curve in sorted(seeds.items())}
+    columns = zip(*found.values(), strict=True)
+    means = [None if None in column else float(np.mean(column)) for column in columns]
+    rows = [*((str(seed), values) for seed, values in found.items()), ("mean", means)]
+    return [[name, *map(score, values)] for name, values in rows]
+
+
 def multi30k_ablations(results: Path) -> dict[str, Output]:
     points = read_points([results / "multi30k-ablations" / "points.jsonl"])
     groups: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
@@ -215,15 +245,28 @@ def multi30k_ablations(results: Path) -> dict[str, Output]:
     for name, seeds in sorted(groups.items(), key=lambda item: place(item[0])):
         if name.startswith("full"):
             scores = [found["quality"]["BLEU"] for seed in sorted(seeds) for found in seeds[seed]]
-            whole.append([name, *(f"{score:.2f}" for score in (*scores, np.mean(scores)))])
+            whole.append([name, *map(score, (*scores, float(np.mean(scores))))])
             continue
-        at = {s: [by_name(found)[name].at(x) for x in SEED_AL] for s, found in seeds.items()}
-        rows = {**{str(seed): at[seed] for seed in sorted(at)}, "mean": np.mean([*at.values()], 0)}
-        for seed, found in rows.items():
-            streamed.append([name, seed, *(f"{score:.2f}" for score in found)])
+        curves = {seed: by_name(found)[name] for seed, found in seeds.items()}
+        streamed += [[name, *cells] for cells in by_seed(curves, SEED_AL)]
     heads = ["system", *(f"seed {seed}" for seed in sorted(groups["full"])), "mean"]
     by_al = table(["AL", "seed", *map(str, SEED_AL)], streamed)
     return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
+
+
+def paper_runs(results: Path) -> dict[str, Output]:
+    """Experiments that exist only for the paper: every point, and curves without catch-up."""
+    found: dict[str, Output] = {}
+    for name, title in PAPER.items():
+        path = results / name / "points.jsonl"
+        if not path.exists():
+            continue
+        curves = by_name(read_points([path]))
+        shown = {each: curve for each, curve in curves.items() if "-by-" not in each}
+        shown = {each: curve for each, curve in shown.items() if "-streamed-" not in each}
+        found[f"{name}/table.md"] = all_points(curves)
+        found[f"{name}/curves.svg"] = picture(shown, title)
+    return found
 
 
 def authors_code(results: Path) -> dict[str, Output]:
@@ -265,6 +308,36 @@ def de_en_analysis(results: Path) -> dict[str, Output]:
     return {"de-en-analysis/table.md": "\n".join(parts), **pictures}
 
 
+def word_lag(point: Point) -> float:
+    """LAAL in words; of documents that of the whole stream."""
+    return (point.get("documents") or {}).get("LongLAAL", point["word"]["LAAL"])
+
+
+def boxed(folder: Path) -> dict[str, Output]:
+    """Every point of each model in the box, and curves of written and spoken text."""
+    path, found = folder / "points.jsonl", dict[str, Output]()
+    points = read_points([path]) if path.exists() else []
+    for model in sorted({point["run"] for point in points}):
+        # Each test set is a curve; timed points and those in float32 are on the card only.
+        here = [{**p, "name": p["set"]} for p in points if p["run"] == p["name"] == model]
+        here = sorted((p for p in here if not p.get("timed")), key=lambda p: (p["name"], p["k"]))
+        rows = [
+            [p["name"], f"{p['k']:g}", *(seed_cell(p, axis) for axis in BOX_COLUMNS),
+             f"{word_lag(p):.2f}", f"{p['length_ratio']:.2f}"]
+            for p in here
+        ]  # fmt: skip
+        heads = ["set", "K", "BLEU", "chrF", "AL", "LAAL (words)", "length / reference"]
+        found[f"table.{model}.md"] = table(heads, rows)
+        sentences = [p for p in here if not re.search("-(documents|errors)", p["name"])]
+        title = f"{model}, written and in lower case without punctuation"
+        found[f"curves.{model}.svg"] = picture(by_name(sentences), title)
+    return found
+
+
+def box(results: Path) -> dict[str, Output]:
+    return {f"box/{name}": made for name, made in boxed(results / "box").items()}
+
+
 def seed_cell(point: Point, axis: str) -> str:
     found = value(point, axis)
     if found is None:
@@ -274,11 +347,83 @@ def seed_cell(point: Point, axis: str) -> str:
     return f"{100 * found:.1f}%" if axis == "early_stop" else f"{found:.2f}"
 
 
+# Spoken text
+
+
+def by_condition(points: list[Point]) -> dict[tuple[str, str], dict[str, list[Point]]]:
+    """Points by run, by set, and by the condition that the name of the set ends in."""
+    found: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    for point in points:
+        ends = sorted((c for c in ALL if point["set"].endswith(f"-{c}")), key=len)
+        condition = ends[-1] if ends else "clean"
+        name = point["set"].removesuffix(f"-{condition}")
+        found.setdefault((point["run"], name), {}).setdefault(condition, []).append(point)
+    return found
+
+
+def of(score: float, whole: float | None) -> str:
+    return f"{100 * score / whole:.0f}%" if whole else ""
+
+
+def condition_rows(points: list[Point]) -> Iterator[list[str]]:
+    """BLEU under each condition, to that of clean text, and of documents to that of sentences."""
+    for (run, name), found in by_condition(points).items():
+        scores = {c: point["quality"]["BLEU"] for c, (point, *_) in found.items()}
+        for condition in (c for c in ALL if c in found):
+            for point in found[condition]:
+                quality, words = point["quality"], point["word"]
+                ends = condition.removeprefix("documents").removeprefix("-") or "clean"
+                repeats = point.get("documents", {}).get("repeated_4grams")
+                yield [
+                    run, name, condition, f"{point['k']:g}",
+                    f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
+                    of(quality["BLEU"], scores.get("clean")),
+                    of(quality["BLEU"], scores.get(ends)) if ends != condition else "",
+                    f"{quality['chrF']:.2f}", f"{words['LAAL']:.2f}",
+                    f"{point['length_ratio']:.2f}",
+                    "" if repeats is None else f"{100 * repeats:.1f}%",
+                ]  # fmt: skip
+
+
+def off(lag: float | None, target: float) -> str:
+    return "" if lag is None else f"{lag:.2f} ({100 * (lag / target - 1):+.0f}%)"
+
+
+def lag_rows(points: list[Point]) -> Iterator[list[str]]:
+    """Lags asked for and achieved; BLEU beside that of a fixed dial at the same lag."""
+    for (run, name), found in by_condition(points).items():
+        streams = found.get("documents", [])
+        curves = make_curves([p for p in streams if p["dial"] != "lag"], "word.LAAL", "BLEU")
+        single = {p["k"]: p["word"]["LAAL"] for p in found.get("clean", []) if p["dial"] == "lag"}
+        for point in sorted((p for p in streams if p["dial"] == "lag"), key=lambda p: p["k"]):
+            target, held, quality = point["k"], point["documents"], point["quality"]
+            fixed = curves[0].at(held["LongLAAL"]) if curves else None
+            within = abs(held["LongLAAL"] / target - 1) <= MARGIN
+            yield [
+                run, name, f"{target:g}", off(single.get(target), target),
+                off(held["LongLAAL"], target), "yes" if within else "no",
+                off(held["StreamLAAL"], target),
+                f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
+                "" if fixed is None else f"{fixed:.2f} ({quality['BLEU'] - fixed:+.2f})",
+            ]  # fmt: skip
+
+
+def conditions(results: Path) -> dict[str, str]:
+    points = read_points([results / "conditions" / "points.jsonl"])
+    return {"conditions/table.md": table(CONDITION_HEADS, condition_rows(points))}
+
+
+def held_lags(results: Path) -> dict[str, str]:
+    points = read_points([results / "lag" / "points.jsonl"])
+    return {"lag/table.md": table(LAG_HEADS, lag_rows(points))}
+
+
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       authors_code, de_en_analysis):  # fmt: skip
+                       paper_runs, authors_code, de_en_analysis,
+                       conditions, held_lags, box):  # fmt: skip
         found |= experiment(results)
     return found
 

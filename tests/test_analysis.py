@@ -363,17 +363,37 @@ def test_significance_by_resampling_the_texts() -> None:
 def test_significance_of_the_command(analysed: Analysed, loaded: LoadedModel) -> None:
     found = analysed.numbers["significance"]
     ends = []
-    for (system, dials), points in zip(
-        ((None, DIALS), ("multipath", (1.0, 3.0, 7.0))), found["points"], strict=True
+    (other,) = found["against"]
+    assert (found["subject"], other["name"]) == ("wait-info", "multipath")
+    for system, dials, points in (
+        (None, DIALS, found["points"]),
+        ("multipath", (1.0, 3.0, 7.0), other["points"]),
     ):
         assert [p["k"] for p in points] == list(dials)
         scores = [
             bleu(texts(loaded, decodes(loaded, "guard", k, system)), REFERENCES) for k in dials
         ]
         ends.append(([p["latency"] for p in points], scores))
-    for at in found["at"]:
+    for at in other["at"]:
         wanted = [np.interp(at["latency"], xs, ys) for xs, ys in ends]
         assert at["BLEU"] == pytest.approx(wanted)
+
+
+def test_significance_against_several_systems(analysed: Analysed, tmp_path: Path) -> None:
+    """Each value of a setting is a system of its own, with its own paths and its own place."""
+    given = ["--what", "significance", "--against-system", "multipath"]
+    done = analysed.run(*given, "--against-set", "catch_up=0,2", out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "significance.json").read_text("utf-8"))["significance"]
+    assert [other["name"] for other in found["against"]] == [
+        "multipath", "multipath catch_up=2",
+    ]  # fmt: skip
+    plain, faster = found["against"]
+    (alone,) = analysed.numbers["significance"]["against"]
+    assert plain["points"] == alone["points"] and plain["at"] == alone["at"]
+    for one, other in zip(plain["points"], faster["points"], strict=True):
+        assert other["latency"] > one["latency"]  # one more READ after every second token
+    assert (tmp_path / "significance.png").exists()
 
 
 # Errors

@@ -11,11 +11,13 @@ from tests.conftest import tiny_config
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer, bundled
+from waitinfo.model.inputs import CENTER, REPEATED
 from waitinfo.model.quantize import dequantize, quantize
 from waitinfo.model.saving import load_model, save_model
-from waitinfo.model.tensors import load_weights
+from waitinfo.model.tensors import load_stored, load_weights, save_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
+from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 
@@ -97,6 +99,51 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
+def pack(folder: Path, to: Path) -> Path:
+    with pytest.raises(SystemExit) as stop:
+        main(["models", "--pack", str(folder), "--out", str(to)])
+    assert not stop.value.code
+    return to
+
+
+def test_packed_folders(folder: Path, tmp_path: Path) -> None:
+    """Floats ignore preparations; integers use them, and do without where there are none."""
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    plain = {
+        name: tensor for name, tensor in stored.items() if not name.endswith((CENTER, REPEATED))
+    }
+    assert len(plain) < len(stored)
+    weights = load_model(folder, "cpu").model.weights()
+    without = quantize({name: tensor.float() for name, tensor in weights.items()})
+    assert plain.keys() == without.keys()
+    assert all(torch.equal(plain[name], without[name]) for name in plain)
+    assert load_weights(packed).keys() == weights.keys()
+    save_weights(pack(folder, tmp_path / "q"), plain)
+    for dtype in ("float32", "bfloat16"):
+        one, other = (load_model(tmp_path / name, "cpu", dtype).model for name in "pq")
+        for a, b in zip(one.weights().values(), other.weights().values(), strict=True):
+            assert torch.equal(a, b)
+    one, other = (load_model(tmp_path / name, "cpu", "int8").model for name in "pq")
+    linears = [m.encoder_layers[0].attention.project for m in (one, other)]
+    assert linears[0].rounding is not None and linears[1].rounding is None
+    assert one.parameter_count() == other.parameter_count()
+
+
+@pytest.mark.parametrize(("suffix", "wrong"), [
+    (REPEATED, torch.tensor([100_000])), (REPEATED, torch.tensor([-1])),
+    (REPEATED, torch.zeros(1000, dtype=torch.int32)), (CENTER, torch.zeros(3)),
+])  # fmt: skip
+def test_damaged_preparations_are_refused(
+    folder: Path, tmp_path: Path, suffix: str, wrong: torch.Tensor
+) -> None:  # fmt: skip
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    save_weights(packed, {**stored, f"encoder_layers.0.attention.project.weight{suffix}": wrong})
+    with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
+        load_model(packed, "cpu", "int8")
+
+
 def test_bundled_models_are_found_by_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -119,3 +166,36 @@ def test_bundled_models_are_found_by_name(
     with pytest.raises(SystemExit):
         main(["models", "de-en"])
     assert "German to English." in capsys.readouterr().out
+
+
+def test_two_models_in_the_box(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Both are listed, loaded by name and served, each in its direction."""
+    monkeypatch.setattr(bundled, "models_folder", lambda: tmp_path / "models")
+    loaded = load_model(folder, "cpu")
+    saved = (loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary)
+    for name in ("de-en", "en-de"):
+        languages = Languages(*name.split("-"))
+        save_model(tmp_path / "models" / name, *saved, languages=languages)
+        (tmp_path / "models" / name / "README.md").write_text(f"# {name}\n\nThe {name} one.\n")
+    for given in (["models"], ["translate", "--model", "en-de", "a house by the lake"]):
+        with pytest.raises(SystemExit) as stop:
+            main(given)
+        assert not stop.value.code
+    shown = capsys.readouterr().out
+    assert "de-en (default)" in shown and "The en-de one." in shown
+    assert load("en-de").loaded.languages == Languages("en", "de")
+    pytest.importorskip("fastapi")
+    from waitinfo.serving.metrics import Metrics
+    from waitinfo.serving.models import load_models
+
+    served = load_models([Path("de-en"), Path("en-de")], Metrics(), 1, "cpu")
+    try:
+        found = {code: served.between(*code.split("-")) for code in ("de-en", "en-de")}
+        assert {code: each.name for code, each in found.items() if each} == {
+            "de-en": "de-en", "en-de": "en-de",
+        }  # fmt: skip
+    finally:
+        served.close()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.text.corpus import Corpus
-from waitinfo.text.files import ParallelText, read_bytes
+from waitinfo.text.files import ParallelText, read_bytes, read_lines
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 
@@ -123,6 +123,9 @@ def test_corpora_survive_the_journey_and_the_swap(tmp_path: Path) -> None:
     assert not script("parcel", "pack", tmp_path / "corpus", tmp_path / "parts").returncode
     assert not script("parcel", "unpack", tmp_path / "parts", tmp_path / "same").returncode
     assert not script("swap", tmp_path / "corpus", tmp_path / "swapped").returncode
+    assert not script("swap", tsv, tsv, tmp_path / "swapped.tsv.xz").returncode
+    rows = [line.split("\t")[::-1] for line in tsv.read_text("utf-8").splitlines()]
+    assert [*read_lines(tmp_path / "swapped.tsv.xz")] == ["\t".join(row) for row in rows] * 2
     corpus, same, swapped = (Corpus(tmp_path / name) for name in ("corpus", "same", "swapped"))
     for split in ("train", "dev"):
         found = [getattr(c, split) for c in (corpus, same, swapped)]
@@ -193,6 +196,18 @@ def test_pairs_that_are_no_translations_are_left_out(tmp_path: Path) -> None:
     assert "not aligned?" in shifted.stderr and not (tmp_path / "b.tsv").exists()
 
 
+def test_pairs_in_the_other_language(tmp_path: Path) -> None:
+    """English for German sentences: German words are what must not be there."""
+    german = ["Ich bin da.", "Das ist nicht der Hund."]
+    write(tmp_path / "text.txt.xz", german)
+    english = ["The cat of the house is here.", "Das ist nicht the dog."]
+    write(tmp_path / "chunks" / "text.0000.xz", english)
+    out = tmp_path / "out.tsv"
+    made = script("pair", tmp_path / "chunks", out, tmp_path / "text.txt.xz", "--language", "en")
+    assert json.loads(made.stdout.splitlines()[-1]) == {"kept": 1, "not translated": 1}
+    assert out.read_text("utf-8") == f"{english[0]}\t{german[0]}\n"
+
+
 # The chain itself
 
 RECIPE = """
@@ -212,6 +227,14 @@ validate_every = 4
 validate_sentences = 0
 log_every = 2
 """
+
+
+COPIES = """
+[corpus]
+spoken = 0.3
+windows = 1.0
+"""
+STUDENTS = "de-en-student,en-de-student,en-de-teacher-score,de-en-teacher-score"
 
 
 @pytest.fixture
@@ -242,27 +265,29 @@ def write(path: Path, lines: list[str]) -> None:
 
 def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
+    student = RECIPE.replace('"full"', '"wait-info"') + COPIES
+    (tmp_path / "student.toml").write_text(student, "utf-8")
     work = tmp_path / "work"
     settings = [
         "--device", "cpu", "--set", f"teacher=--config {tmp_path / 'recipe.toml'}",
         "--set", "search=--temperature 0.9 --top-k 5 --threads 1",
-        "--set", "distillation=--beam 2 --max-tokens 120 --threads 1",
+        "--set", "distillation=--beam 2 --max-tokens 120 --threads 1 --mix original=0",
         "--set", "pairing=--every", "--set", "limits=--max-ratio 1000",
+        "--set", "german_pairing=--every",
+        "--set", f"student=--config {tmp_path / 'student.toml'}",
     ]  # fmt: skip
     first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
     assert first.returncode == 0, first.stderr
     (work / "stages" / "en-de-teacher.json").unlink()  # as if stopped at its very end
-    second = script("chain", "de-en", toy_data, work, *settings)
+    second = script("chain", "de-en", toy_data, work, *settings, "--stages", STUDENTS)
     assert second.returncode == 0, second.stderr
     assert second.stdout.splitlines()[0] == "continuing: en-de-teacher"
     assert "parallel" not in second.stdout
     translated = work / "text" / "back-translated" / "english.0000.xz"
     assert len(list(read_bytes(translated))) == 13 * 12
-    distilled = [line.split(b"\t") for line in read_bytes(work / "text" / "distilled.tsv.xz")]
-    assert {len(row) for row in distilled} == {3}
-    origins = [row[2].rstrip(b"\n").decode() for row in distilled]
-    assert origins.count("original") == len(Corpus(work / "corpora" / "parallel").train)
-    assert set(origins) <= {"original", "distilled"}
+    for name in ("de-en", "en-de"):
+        distilled = list(read_bytes(work / "text" / f"distilled.{name}.tsv.xz"))
+        assert all(line.rstrip(b"\n").split(b"\t")[2:] == [b"distilled"] for line in distilled)
     config = json.loads((work / "models" / "en-de-teacher" / "last" / "config.json").read_text())
     assert config["languages"] == {"source": "en", "target": "de"}
     parallel, tagged, mixed = (
@@ -271,3 +296,18 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     assert len(mixed.train) == len(parallel.train) + len(tagged.train)
     assert mixed.manifest["tagged"] == len(tagged.train) > 0
     assert (work / "models" / "de-en-teacher" / "last" / "config.json").exists()
+    check_students(work)
+
+
+def check_students(work: Path) -> None:
+    """Students know their languages, and their text has all kinds of pairs."""
+    parallel = len(Corpus(work / "corpora" / "parallel").train)
+    for name in ("de-en", "en-de"):
+        corpus = Corpus(work / "corpora" / f"{name}-student")
+        assert corpus.languages == Languages(*name.split("-"))
+        assert len(corpus.train) > 1.2 * parallel and corpus.manifest["tagged"] > 0
+        assert {"spoken", "windows", "spoken windows"} & set(corpus.manifest["copies"]) > {"spoken"}
+        model = work / "models" / f"{name}-student" / "last"
+        config = json.loads((model / "config.json").read_text("utf-8"))
+        assert config["languages"] == dict(zip(("source", "target"), name.split("-"), strict=True))
+        assert config["system"]["name"] == "wait-info"

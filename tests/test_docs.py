@@ -19,14 +19,15 @@ import typer
 
 from waitinfo.cli.app import expand_lists
 from waitinfo.cli.commands import app
-from waitinfo.model.bundled import find_model
+from waitinfo.model.bundled import bundled_models, find_model
 from waitinfo.systems import System
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages whose Python is run; commands and links are checked in all pages.
 GUIDES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
 GUIDES += sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*GUIDES, *sorted((ROOT / "results").rglob("*.md")), find_model(None) / "README.md"]
+CARDS = [model.folder / "README.md" for model in bundled_models().values()]
+PAGES = [*GUIDES, *sorted((ROOT / "results").rglob("*.md")), *CARDS]
 VERBS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 FENCE = re.compile(

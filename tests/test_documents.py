@@ -12,6 +12,7 @@ from tests.test_evaluation import SENTENCES, loaded, test_set
 from tests.test_simuleval import main_quietly
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation import documents
 from waitinfo.evaluation.conditions import ALL, Condition, parse_conditions
 from waitinfo.evaluation.documents import (
     DocumentEvaluation,
@@ -25,6 +26,7 @@ from waitinfo.evaluation.latency import Lags, degeneracy, yet_another_average_la
 from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.trace import WordTrace
 from waitinfo.model.saving import LoadedModel
+from waitinfo.progress import Silent
 from waitinfo.streaming.translator import Translator
 
 __all__ = ["loaded", "test_set"]  # fixtures
@@ -67,8 +69,8 @@ def test_documents_of_one_sentence_score_as_sentences_do(
     plain = Evaluation(loaded, single)
     found = plain.translate(decoding)
     expected = plain.score(decoding, found, plain.traces(found))
-    documents = DocumentEvaluation(loaded, single, Documents.parse("1", len(chosen)))
-    point, _ = documents.score_documents(decoding, documents.streams(decoding))
+    whole = DocumentEvaluation(loaded, single, Documents.parse("1", len(chosen)))
+    point, _ = whole.score_documents(decoding, whole.streams(decoding))
     assert point["quality"] == expected["quality"] and point["set"] == "t-documents"
     for metric in ("AL", "LAAL", "YAAL"):
         assert point["word"][metric] == pytest.approx(expected["word"][metric])
@@ -92,6 +94,31 @@ def test_latency_of_a_document_by_hand(loaded: LoadedModel, test_set: TestSet) -
     assert found["BLEU_by_edits"] == point["quality"]["BLEU"]
     assert yet_another_average_lagging([1, 3], 2, 2) == 1
     assert yet_another_average_lagging([1, 3], 2, 2, end=5) == 1.5
+
+
+def test_documents_do_not_depend_on_those_beside_them(
+    loaded: LoadedModel, test_set: TestSet
+) -> None:
+    """Few streams and small pieces of text, or all at once; progress ends at the end."""
+    evaluation = DocumentEvaluation(loaded, test_set, Documents.parse("1", 5))
+    together = evaluation.streams(Decoding(2.0))
+    seen: list[tuple[float, float]] = []
+
+    class Bar(Silent):
+        def stage(self, name: str, total: float | None = None) -> None:
+            self.total = total or 0
+
+        def advance(self, done: float) -> None:
+            seen.append((done, self.total))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "STREAMS", {"cpu": 2})
+        patch.setattr(documents, "PUSHED", 3)
+        assert [len(group) for group in evaluation._groups([3, 9, 4, 8, 5])] == [2, 2, 1]
+        assert evaluation._groups([3, 9, 4, 8])[0] == [1, 3]
+        assert evaluation.streams(Decoding(2.0), Bar()) == together
+    assert seen == sorted(seen) and 0 < seen[0][0] <= seen[-1][0]
+    assert seen[-1][0] == pytest.approx(seen[-1][1], rel=0.2)
 
 
 def test_repeated_words() -> None:

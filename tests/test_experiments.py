@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -55,7 +57,7 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
 def check_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of an experiment is one that the command line takes."""
     commands = commands_of(name, monkeypatch)
-    assert {command[0] for command in commands} >= {"prepare", "train", "evaluate"}
+    assert {command[0] for command in commands} >= {"train", "evaluate"}
     for command in commands:
         options = parsed(command)
         if command[0] == "train":
@@ -154,19 +156,22 @@ def test_a_small_experiment_from_text_to_points(
     (tmp_path / "recipe.toml").write_text(RECIPE)
     (tmp_path / "toy.toml").write_text(EXPERIMENT.format(folder=tmp_path))
     calls: list[str] = []
-    real = runner.Runner.call
+    real = runner.Runner.execute
 
-    def in_process(self: Any, command: list[str], log: str) -> None:
+    def in_process(self: Any, command: list[str], log: str, text: str = "") -> int:
         """Like the original, without starting a new Python process for each command."""
-        calls.append(command[3] if command[:3] == runner.WAITINFO else "make")
-        if calls[-1] == "make":
-            real(self, command, log)
-            return
-        with pytest.raises(SystemExit) as stop:
-            main(command[3:])
-        assert not stop.value.code, capfd.readouterr().err
+        if command[0] == "bash":
+            calls.append("make")
+            return real(self, command, log, text)
+        given = [each["arguments"] for each in json.loads(text)] if text else [command[3:]]
+        for arguments in given:
+            calls.append(arguments[0])
+            with pytest.raises(SystemExit) as stop:
+                main(arguments)
+            assert not stop.value.code, capfd.readouterr().err
+        return 0
 
-    monkeypatch.setattr(runner.Runner, "call", in_process)
+    monkeypatch.setattr(runner.Runner, "execute", in_process)
     arguments = [str(tmp_path / "toy.toml"), str(data), str(work), str(results)]
     monkeypatch.setattr(sys, "argv", ["run.py", *arguments, "--device", "cpu", "--seed", "7"])
     runner.main()
@@ -184,7 +189,35 @@ def test_a_small_experiment_from_text_to_points(
     before = (results / "points.jsonl").read_bytes()
     calls.clear()
     runner.main()  # all points exist, so nothing is computed
-    assert calls == ["evaluate"] * 3 and (results / "points.jsonl").read_bytes() == before
+    assert not calls and (results / "points.jsonl").read_bytes() == before
+    (results / "points.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
+    runner.main()  # one is missing
+    assert calls == ["evaluate"] * 3 and len(read_points([results])) == 5
+    calls.clear()
+    shutil.rmtree(work / "models")
+    (results / "points.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[1:]))
+    runner.main()  # the model is gone: a new one, and none of the old one's points
+    assert calls == ["train", *["evaluate"] * 3]
+    assert len({p["model"]["sha256"] for p in read_points([results])}) == 1
+    assert len(read_points([results])) == 5
+
+
+def test_commands_in_one_process(tmp_path: Path) -> None:
+    """In order, until one fails or does not make what it is to make."""
+
+    def together(*commands: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "experiments" / "together.py")],
+            input=json.dumps(commands), text=True, capture_output=True, check=False,
+        )  # fmt: skip
+
+    help_ = {"arguments": ["compare", "--help"]}
+    done = together(help_, {"arguments": ["train", "--help"], "makes": str(ROOT)})
+    assert done.returncode == 0 and "waitinfo train" in done.stdout
+    stopped = together({**help_, "makes": str(tmp_path / "gone")}, help_)
+    assert stopped.returncode == 1 and stopped.stderr.count("$ waitinfo") == 1
+    failed = together({"arguments": ["compare", str(tmp_path / "gone")]}, help_)
+    assert failed.returncode == 2 and failed.stderr.count("$ waitinfo") == 1
 
 
 def test_a_failing_command_ends_the_experiment(tmp_path: Path) -> None:

@@ -18,14 +18,16 @@ from waitinfo.model import Transformer, exact, integer
 from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear
+from waitinfo.model.measuring import measure_inputs
 from waitinfo.model.quantize import quantize
 from waitinfo.model.saving import load_model
 from waitinfo.systems import System
 
 
-def integers(model: Transformer) -> Transformer:
+def integers(model: Transformer, prepared: bool = False) -> Transformer:
     weights = {name: tensor.float() for name, tensor in model.weights().items()}
-    return integer_model(model.config, quantize(weights))
+    inputs = measure_inputs(model) if prepared else {}
+    return integer_model(model.config, {**quantize(weights), **inputs})
 
 
 def linear(outputs: int, inputs: int, bias: bool = True) -> tuple[IntegerLinear, torch.Tensor]:
@@ -151,7 +153,7 @@ def test_padding_changes_no_bit_of_attention(
 def test_streams_equal_decoding_without_caches(name: str) -> None:
     """Token for token, for every system, in random company."""
     model, system = build(name, 200)
-    model = integers(model)
+    model = integers(model, prepared=True)
     sources = [[4 + 7 * token % 196 for token in s[:8]] for s in sentences(14, seed=11)]
     dials = [dial_near(system, 1.0 + i % 4) for i in range(len(sources))]
     records = trickle(name, sources, dials, slots=6, seed=1, made=(model, system))

@@ -79,6 +79,8 @@ CONFIGS = [
     {"norm": "pre", "info": "attention", "info_self_attention": False},
     {"norm": "pre", "info": "none", "width": 192, "heads": 1},
     {"norm": "post", "info": "frequency", "info_cross_attention": False},
+    {"norm": "post", "info": "attention", "prepared": True},
+    {"norm": "pre", "info": "none", "width": 30, "heads": 2, "prepared": True},
 ]
 
 
@@ -89,7 +91,9 @@ def both(
     """A model in compiled code, and the same one computed by torch."""
     torch.manual_seed(3)
     shape = {"width": 64, "ffn": 96, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
-    config = ModelConfig(90, 90, **(shape | request.param))
+    changes = dict(request.param)
+    prepared = changes.pop("prepared", False)
+    config = ModelConfig(90, 90, **(shape | changes))
     made = Transformer(config).eval()
     for parameter in made.parameters():  # biases and norms that do something
         if parameter.dim() == 1:
@@ -98,7 +102,7 @@ def both(
     for kernels in (code, None):
         for module in (integer, conversion):
             monkeypatch.setattr(module, "find_kernels", lambda kernels=kernels: kernels)
-        found.append(integers(made))
+        found.append(integers(made, prepared))
     assert found[0].native is not None and found[1].native is None
     yield found[0], found[1]
 

@@ -32,15 +32,17 @@ def test_every_command_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_stage_of_a_target_exists(target: str, tmp_path: Path) -> None:
     """Experiments have the runs that are named, and analyses parse."""
     maker = make.Maker(tmp_path / "data", tmp_path / "work", tmp_path / "results")
-    for stage in make.read_targets()[target]["stages"]:
-        for command in maker.commands(stage):
-            if "experiment" in stage:
-                known = {run["run"] for run in runner.read_experiment(stage["experiment"])["runs"]}
-                assert set(stage.get("runs", "").split(",")) - {""} <= known
-            elif "analyse" in stage:
-                assert parsed(command[3:])["out"].is_relative_to(tmp_path)
-            else:
-                assert Path(command[1]).exists()
+    stages = make.read_targets()[target]["stages"]
+    for job in maker.trainings(stages):
+        assert job.minutes > 0 and job.command[1] == str(make.RUN)
+    for stage in filter(make.trains, stages):
+        known = {run["run"] for run in runner.read_experiment(stage["experiment"])["runs"]}
+        assert set(stage["runs"].split(",")) <= known
+    for job in maker.others(stages):
+        if job.command[1:4] == ["-m", "waitinfo", "analyse"]:
+            assert parsed(job.command[3:])["out"].is_relative_to(tmp_path)
+        else:
+            assert Path(job.command[1]).exists()
 
 
 def test_every_item_of_the_paper_has_a_target() -> None:
@@ -53,23 +55,107 @@ def test_every_item_of_the_paper_has_a_target() -> None:
     assert numbers["figure"] >= {3, 4, 5, 6, 7, 8, 9, 10} and numbers["table"] >= {1, 2, 3, 4, 5, 6}
 
 
-def test_stages_are_done_once_and_continue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def python(code: str, *arguments: object, minutes: float = 0.0) -> Any:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return make.Job(" ".join(map(str, arguments)), command, minutes)
+
+
+def maker_in(folder: Path, **settings: Any) -> Any:
+    return make.Maker(folder, folder / "work", folder, **settings)
+
+
+def test_stages_are_done_once_and_continue(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    write = [sys.executable, "-c", f"open({str(note)!r}, 'a').write('x')"]
-    code = "import os, sys; sys.exit(not os.path.exists(sys.argv[1]))"
-    fail = [sys.executable, "-c", code, str(tmp_path / "ok")]
-    target = {"stages": [{"script": write}, {"script": fail}, {"script": [*write, "again"]}]}
-    maker = make.Maker(tmp_path, tmp_path / "work", tmp_path)
+    write = f"open({str(note)!r}, 'a').write('x')"
+    fail = python("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))", tmp_path / "ok")
+    jobs = [python(write), fail, python(write, "again")]
+    maker = maker_in(tmp_path)
     with pytest.raises(SystemExit, match="failed with status 1; the same command continues"):
-        maker.make("t", target)
+        maker.make(jobs)
     assert note.read_text() == "x"
     (tmp_path / "ok").touch()
-    maker.make("t", target)
+    maker.make(jobs)
     assert note.read_text() == "xx"  # the first stage was not done again
-    maker.make("t", target)
+    maker.make(jobs)
     assert note.read_text() == "xx"
+
+
+def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
+    """Shared runs once, all seeds of a run together, finished ones not at all."""
+    stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [1, 2]}
+    stages = [
+        {**stage, "turn": 2, "runs": "full"},
+        {**stage, "turn": 1, "runs": "wait-info,zeta-source"},
+        {**stage, "turn": 1, "runs": "wait-info"},
+    ]
+    names = [job.name for job in maker_in(tmp_path, jobs=1).trainings(stages)]
+    runs = ("wait-info", "zeta-source", "full")
+    assert names == [f"multi30k-ablations {run}, seed {seed}" for run in runs for seed in (1, 2)]
+    published = make.Maker(tmp_path, tmp_path, ROOT / "results", jobs=3)
+    left = list(published.trainings([{**stage, "turn": 1, "runs": "wait-info,zeta-source,full"}]))
+    assert not any("wait-info" in job.name or "full" in job.name for job in left)
+    assert {job.minutes for job in left} <= {1 + 2 * make.BESIDE}
+
+
+def test_several_runs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two that wait for each other end only if both run; one that fails does not stop the rest."""
+    wait = """
+import pathlib, sys, time
+folder, mine, other = map(pathlib.Path, sys.argv[1:])
+(folder / mine).touch()
+while not (folder / other).exists():
+    time.sleep(0.01)
+"""
+    jobs = [
+        python("import sys; sys.exit(3)", "bad", minutes=1),
+        python(wait, tmp_path, "a", "b", minutes=1),
+        python(wait, tmp_path, "b", "a", minutes=1),
+        python("pass", "last", minutes=1),
+    ]
+    with pytest.raises(SystemExit, match="failed: bad; the same command tries again"):
+        maker_in(tmp_path, jobs=2).train(jobs)
+    assert "done in 0.0 minutes: last" in capfd.readouterr().err
+
+
+def test_no_run_starts_that_cannot_end_in_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [python("pass", "long", minutes=50), python("pass", "short", minutes=2)]
+    maker = maker_in(tmp_path, jobs=1, minutes=10)
+    maker.train(jobs)
+    said = capfd.readouterr().err
+    assert "not started, for lack of time: long" in said and "minutes: short" in said
+    maker.ratios = [1.0, 11.0]  # runs take six times as long as estimated
+    assert not maker.in_time(jobs[1]) and maker.in_time(python("", minutes=1.5))
+    maker.plan(jobs)
+    assert capfd.readouterr().out.splitlines()[1:] == [f"{'':15}long", "   0.0    2.0  short"]
+
+
+def test_runs_are_stopped_when_the_time_is_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Asked to end first, so that a checkpoint can be written."""
+    code = """
+import signal, sys, time
+def stop(*_):
+    open(sys.argv[1], "w").write("checkpoint")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+open(sys.argv[2], "w").close()
+time.sleep(600)
+"""
+    job = python(code, tmp_path / "saved", tmp_path / "started", minutes=0.001)
+    maker = maker_in(tmp_path, jobs=1, minutes=5)
+
+    def over(running: Any) -> bool:
+        if (tmp_path / "started").exists():
+            maker.began -= 600
+        return bool(make.Maker.over(maker, running))
+
+    maker.over = over
+    maker.train([job])
+    assert (tmp_path / "saved").read_text() == "checkpoint"
+    assert "stopped, for lack of time" in capfd.readouterr().err
 
 
 def script(name: str, *arguments: object) -> None:

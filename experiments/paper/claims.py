@@ -7,6 +7,7 @@ three or more seeds they have a 95% interval (Student's t), with fewer the seeds
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,6 +17,20 @@ from waitinfo.evaluation.curves import difference, make_curves
 from waitinfo.evaluation.points import Point, read_points, select
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+CHANGES = {
+    "plain-self-attention": "without info in self-attention",
+    "plain-cross-attention": "without info in cross-attention",
+    "source-info-one": "source info 1",
+    "target-info-one": "target info 1",
+    "zeta-source": "zeta of the source",
+    "zeta-target": "zeta of the target",
+    "no-sum-loss": "lambda 0",
+    "lambda-1": "lambda 1",
+    "info-by-frequency": "info by frequency",
+    "info-by-norm": "info by norm",
+    "multipath": "multipath",
+}
+SOME_AL = (3, 5, 7)  # where catch-up is shown
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
 
 
@@ -26,6 +41,8 @@ def signed(value: float, digits: int = 1) -> str:
 
 def with_seeds(values: Sequence[float]) -> str:
     """A mean with its interval or its seeds."""
+    if not values:
+        return "no common latency"
     if len(values) == 1:
         return f"{signed(values[0])} (one seed)"
     if len(values) == 2:
@@ -35,16 +52,25 @@ def with_seeds(values: Sequence[float]) -> str:
 
 
 def points(experiment: str, *where: str) -> list[Point]:
-    return select(read_points([RESULTS / experiment]), where)
+    """Points of an experiment; none if it has not been made."""
+    path = RESULTS / experiment / "points.jsonl"
+    return select(read_points([path]), where) if path.exists() else []
 
 
-def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
-    """Mean difference in BLEU at equal latency."""
+def gap(
+    found: Sequence[Point], first: str, second: str | Sequence[str], x: str = "paper.AL"
+) -> str:
+    """Mean difference in BLEU at equal latency; of several second curves, to the best."""
     values = []
+    others = [second] if isinstance(second, str) else second
     for seed in sorted({p["seed"] for p in found if p["name"] == first}, key=str):
         here = {c.name: c for c in make_curves([p for p in found if p["seed"] == seed], x, "BLEU")}
-        if first in here and second in here and (area := difference(here[first], here[second])):
-            values.append(area.mean)
+        gaps = [
+            area.mean
+            for other in others
+            if first in here and other in here and (area := difference(here[first], here[other]))
+        ]
+        values += [min(gaps)] if gaps else []
     return with_seeds(values)
 
 
@@ -94,8 +120,12 @@ def from_analysis() -> dict[str, str]:
                 f"{content[part]['mean']:.2f} and {function[part]['mean']:.2f}"
             )
     made |= split(found["early-stop"])
-    ahead = [at for at in found["significance"]["at"] if at["p"] < 0.05]
-    made["same weights, wait-info and wait-k"] = "; ".join(significance(at) for at in ahead)
+    for other in found["significance"]["against"]:
+        plain = "catch_up" not in other["name"]
+        shown = [
+            at for at in other["at"] if (at["p"] < 0.05 if plain else at["latency"] in SOME_AL)
+        ]
+        made[f"same weights, wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
 
 
@@ -165,7 +195,6 @@ def claims() -> dict[str, str]:
         "info ratio, captions": field(captions, "wait-info", "info_ratio"),
         "length ratio, talks": length_ratio(talks, "wait-info"),
         "length ratio, captions": length_ratio(captions, "wait-info"),
-        "without info in self-attention, captions": gap(small, "plain-self-attention", "wait-info"),
         "without info in cross-attention, news": gap(parts, "plain-cross-attention", "wait-info"),
         "source info 1, news": gap(parts, "source-info-one", "wait-info"),
         "source info 1, news, by DAL": gap(parts, "source-info-one", "wait-info", "paper.DAL"),
@@ -177,7 +206,34 @@ def claims() -> dict[str, str]:
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
     }
-    return made | from_analysis()
+    return made | ablations(small) | authors() | from_analysis()
+
+
+def ablations(found: Sequence[Point]) -> dict[str, str]:
+    """Changes of wait-info on captions, as far as they have been trained."""
+    names = {point["name"] for point in found}
+    return {
+        f"{what}, captions": gap(found, name, "wait-info")
+        for name, what in CHANGES.items()
+        if name in names
+    }
+
+
+def authors() -> dict[str, str]:
+    """The authors' settings and switches, over wait-k with the best of its constants."""
+    made = {}
+    for experiment in ("multi30k-authors", "europarl-178k"):
+        found = points(experiment)
+        baselines = sorted(
+            {
+                p["name"]
+                for p in found
+                if re.fullmatch(r"multipath(-by-catch-up-of-\d+)?", p["name"])
+            }
+        )
+        for name in sorted({p["run"] for p in found if p["system"] == "wait-info"}):
+            made[f"{experiment}, {name} over the best wait-k"] = gap(found, name, baselines)
+    return made
 
 
 def main() -> None:

@@ -150,6 +150,7 @@ def draw_ratio(plt: Any, found: Numbers) -> Any:
 
 def draw_early_stop(plt: Any, found: Numbers) -> Any:
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5), layout="constrained")
+    columns = 2 if all(len(subject["name"]) <= 12 for subject in found["subjects"]) else 1
     for number, subject in enumerate(found["subjects"]):
         dials = sorted(subject["dials"], key=lambda at: at["latency"]["allow"])
         xs = [at["latency"]["allow"] for at in dials]
@@ -176,7 +177,7 @@ def draw_early_stop(plt: Any, found: Numbers) -> Any:
     for axes in (left, right):
         axes.set_xlabel(short_title(found["latency"]))
         axes.grid(alpha=0.25, linewidth=0.6)
-        legend(axes, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        legend(axes, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
     return figure
 
 
@@ -250,26 +251,29 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
 
 
 def draw_significance(plt: Any, found: Numbers) -> Any:
-    figure, axes = plt.subplots(figsize=(6.0, 3.2), layout="constrained")
-    first, second = found["subjects"]
-    xs = [at["latency"] for at in found["at"]]
-    gaps = np.array([at["difference"] for at in found["at"]])
-    bounds = np.array([at["interval"] for at in found["at"]])
-    errors = np.maximum(0, [gaps - bounds[:, 0], bounds[:, 1] - gaps])
-    axes.errorbar(xs, gaps, errors, color=BLUE, linewidth=1.2, capsize=3, marker="none", zorder=2)
-    sure = np.array([at["p"] < 0.05 for at in found["at"]])
-    for chosen, face, name in ((sure, BLUE, "p < 0.05"), (~sure, "white", "p ≥ 0.05")):
-        if chosen.any():
-            axes.plot(
-                np.array(xs)[chosen], gaps[chosen], "o", markerfacecolor=face, zorder=3,
-                markeredgecolor=BLUE, label=name,
-            )  # fmt: skip
+    """Marks are filled where the difference is significant; several systems stand side by side."""
+    figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    for number, other in enumerate(found["against"]):
+        aside = 0.08 * (number - (len(found["against"]) - 1) / 2)
+        xs = np.array([at["latency"] for at in other["at"]]) + aside
+        gaps = np.array([at["difference"] for at in other["at"]])
+        bounds = np.array([at["interval"] for at in other["at"]])
+        errors = np.maximum(0, [gaps - bounds[:, 0], bounds[:, 1] - gaps])
+        style = curve_style(number)
+        axes.errorbar(xs, gaps, errors, capsize=3, zorder=2, **{**style, "marker": "none"})
+        for x, gap, at in zip(xs, gaps, other["at"], strict=True):
+            face = style["color"] if at["p"] < 0.05 else "white"
+            axes.plot(x, gap, markerfacecolor=face, zorder=3, **{**style, "linestyle": "none"})
+        axes.plot([], [], label=plain(other["name"]), **style)
+    axes.plot([], [], "o", color=GREY, markerfacecolor="white", markersize=4.5, label="p ≥ 0.05")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlabel(short_title(found["latency"]))
     axes.set_ylabel("difference in BLEU, 95% interval")
-    axes.set_title(plain(f"{first} − {second}"), fontsize=10)
+    names = [other["name"] for other in found["against"]]
+    second = names[0] if len(names) == 1 else "other systems"
+    axes.set_title(plain(f"{found['subject']} − {second}"), fontsize=10)
     axes.grid(alpha=0.25, linewidth=0.6)
-    legend(axes)
+    legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

@@ -49,7 +49,7 @@ class Analysis:
             raise WaitinfoError(
                 f"--what {self.name}: needs --source-tags or --target-tags, a file of tagged words"
             )
-        if self.two and study.other is None:
+        if self.two and not study.others:
             raise WaitinfoError(
                 f"--what {self.name}: needs a second system; give --against or --against-system"
             )

@@ -1,4 +1,4 @@
-"""Paired bootstrap of two systems at the same latency.
+"""Paired bootstrap of a system against others, at the same latency.
 
 Each resample draws sentences, and both curves (quality against latency, over the dials) are
 computed from the same sentences. Quality at a latency is interpolated between neighbouring dials,
@@ -108,31 +108,45 @@ def grid(curves: Sequence[Sampled], low: float, high: float) -> list[float]:
 
 
 def compute(study: Study) -> Numbers:
-    assert study.other is not None
-    decoded = [
+    first, *others = (
         [subject.decoded(k, "guard", study.progress) for k in subject.dials]
-        for subject in study.subjects
-    ]
+        for subject in (study.main, *study.others)
+    )
     study.progress.stage("bootstrap")
     return {
-        "subjects": [subject.name for subject in study.subjects],
+        "subject": study.main.name,
         "latency": study.x,
         "resamples": RESAMPLES,
         "sentences": len(study.references),
-        "points": [[{"k": each.k, "latency": each.latency} for each in found] for found in decoded],
-        "at": compare(decoded[0], decoded[1], study.references),
+        "points": points(first),
+        "against": [
+            {
+                "name": subject.name,
+                "points": points(decoded),
+                "at": compare(first, decoded, study.references),
+            }
+            for subject, decoded in zip(study.others, others, strict=True)
+        ],
     }
 
 
+def points(decoded: Sequence[Decoded]) -> list[Numbers]:
+    return [{"k": each.k, "latency": each.latency} for each in decoded]
+
+
 def tables(found: Numbers) -> list[Table]:
-    first, second = found["subjects"]
-    heads = [found["latency"], f"{first}, {METRIC}", f"{second}, {METRIC}", "difference",
-             "95% interval", "p"]  # fmt: skip
-    rows = [
-        [f"{at['latency']:g}", *(cell(s) for s in at[METRIC]), f"{at['difference']:+.2f}",
-         f"{at['interval'][0]:+.2f} to {at['interval'][1]:+.2f}", cell(at["p"], 3)]
-        for at in found["at"]
-    ]  # fmt: skip
+    """One for each system that the first is compared with."""
     return [
-        Table(f"Paired bootstrap, {found['resamples']:,} resamples of the sentences", heads, rows)
-    ]
+        Table(
+            f"{found['subject']} and {other['name']}: paired bootstrap, "
+            f"{found['resamples']:,} resamples of the sentences",
+            [found["latency"], f"{found['subject']}, {METRIC}", f"{other['name']}, {METRIC}",
+             "difference", "95% interval", "p"],
+            [
+                [f"{at['latency']:g}", *(cell(s) for s in at[METRIC]), f"{at['difference']:+.2f}",
+                 f"{at['interval'][0]:+.2f} to {at['interval'][1]:+.2f}", cell(at["p"], 3)]
+                for at in other["at"]
+            ],
+        )
+        for other in found["against"]
+    ]  # fmt: skip

@@ -105,10 +105,10 @@ class Subject:
 
 @dataclass
 class Study:
-    """One or two subjects on the same test set."""
+    """A subject and those that it is compared with, on the same test set."""
 
     main: Subject
-    other: Subject | None
+    others: Sequence[Subject] = ()
     x: str = "paper.AL"  # latency at which systems are compared
     taggers: dict[str, Tagger] = field(default_factory=dict)  # by side: source, target
     case: int | None = None  # number of the sentence of the case study
@@ -116,8 +116,13 @@ class Study:
     progress: Progress = field(default_factory=Silent)
 
     @property
+    def other(self) -> Subject | None:
+        """The second system; significance compares with those after it, too."""
+        return self.others[0] if self.others else None
+
+    @property
     def subjects(self) -> list[Subject]:
-        return [self.main] if self.other is None else [self.main, self.other]
+        return [self.main, *self.others[:1]]
 
     @property
     def sources(self) -> list[str]:
@@ -181,7 +186,7 @@ class Study:
                     "model": s.evaluation.model_facts,
                     "settings": s.evaluation.settings(Decoding(s.dials[0])),
                 }
-                for s in self.subjects
+                for s in (self.main, *self.others)
             ],
         }
 

@@ -67,9 +67,9 @@ def run(request: Request) -> None:
     pyplot()
     use_threads(request.threads)
     store = _make_store(request.out)
-    main, other = _subjects(request, test, store, x)
+    main, others = _subjects(request, test, store, x)
     with progress_bar() as progress:
-        study = Study(main, other, x, {}, request.case, lines, progress)
+        study = Study(main, others, x, {}, request.case, lines, progress)
         study.taggers |= _taggers(request, wanted, main, progress)
         chosen, notes = choose(study, wanted)
         try:
@@ -129,30 +129,53 @@ def _make_store(out: Path) -> Path:
 
 def _subjects(
     request: Request, test: TestSet, store: Path, x: str
-) -> tuple[Subject, Subject | None]:
+) -> tuple[Subject, list[Subject]]:
     first = load(request.model, request.device, request.dtype, request.system, request.settings)
-    second = _second(request, first)
     main = Subject(
         first.system.name, Evaluation(first, test), _dials(first.system, "--k", request.k), store, x
     )
-    if second is None:
-        return main, None
-    given = request.against_k
-    if given is None and type(second.system.dial) is type(first.system.dial):
-        given = request.k if second.system.name in BY_TOKENS else None
-    dials = _dials(second.system, "--against-k", given)
-    name = second.system.name
-    if name == main.name:
+    others = []
+    for settings in _combinations(request.against_settings):
+        second = _second(request, first, settings)
+        if second is None:
+            break
+        given = request.against_k
+        if given is None and type(second.system.dial) is type(first.system.dial):
+            given = request.k if second.system.name in BY_TOKENS else None
+        dials = _dials(second.system, "--against-k", given)
+        name = _other_name(second, settings, main.name)
+        others.append(Subject(name, Evaluation(second, test), dials, store, x))
+        check_comparable(main, others[-1], x)
+    return main, others
+
+
+def _combinations(settings: Sequence[str]) -> list[list[str]]:
+    """`catch_up=6,8` as two lists of settings: with 6 and with 8."""
+    found: list[list[str]] = [[]]
+    for setting in settings:
+        name, _, values = setting.partition("=")
+        each = [f"{name}={value}" for value in values.split(",")] if values else [setting]
+        found = [[*before, one] for before in found for one in dict.fromkeys(each)]
+    return found
+
+
+def _other_name(second: LoadedModel, settings: Sequence[str], main: str) -> str:
+    """The system, with settings that are not its defaults."""
+    options = second.system.options
+    changed = [
+        setting
+        for setting in settings
+        if getattr(options, name := setting.partition("=")[0]) != getattr(type(options)(), name)
+    ]
+    name = " ".join([second.system.name, *changed])
+    if name == main:
         name = f"{name} ({second.folder.resolve().name})"
-        name = name if "/" not in name else "other"
-    other = Subject(name, Evaluation(second, test), dials, store, x)
-    check_comparable(main, other, x)
-    return main, other
+    return name if "/" not in name else "other"
 
 
-def _second(request: Request, first: LoadedModel) -> LoadedModel | None:
-    """The second system: the one given, or the same model decoded by wait-k."""
-    asked = request.against or request.against_system or request.against_settings
+def _second(request: Request, first: LoadedModel, settings: list[str]) -> LoadedModel | None:
+    """A second system: the one given, or the same model decoded by wait-k."""
+    asked = request.against or request.against_system or settings
     system = request.against_system
     if not asked:
         fits = first.model.config.cross_attention == "plain"
@@ -164,7 +187,7 @@ def _second(request: Request, first: LoadedModel) -> LoadedModel | None:
     elif request.against is None and system is None:
         system = first.system.name
     path = request.against or request.model
-    return load(path, request.device, request.dtype, system, request.against_settings)
+    return load(path, request.device, request.dtype, system, settings)
 
 
 def _dials(system: System, option: str, given: str | None) -> list[float]:

@@ -37,7 +37,11 @@ def analyse(
         typer.Option(help="Decode the second one with this system [default: see below]."),
     ] = None,
     against_set: Annotated[
-        Values | None, typer.Option(help="An option of the second system, as catch_up=6.")
+        Values | None,
+        typer.Option(
+            help="An option of the second system, as catch_up=6; with several values, as "
+            "catch_up=0,6,10, significance compares with each."
+        ),
     ] = None,
     against_k: Annotated[
         str | None, typer.Option(help="Its dial values [default: those of --k, or its own].")
@@ -91,6 +95,9 @@ def analyse(
             --source-tags de.train.tsv de.test.tsv --target-tags en.train.tsv en.test.tsv
 
         waitinfo analyse --model run --against multipath-run --what significance …
+
+        waitinfo analyse --source test.de --reference test.en --what significance --out catch-up \\
+            --against-system multipath --against-set catch_up=0,6,8,10
     """
     from waitinfo.cli.analyse import Request, run
 

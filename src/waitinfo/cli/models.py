@@ -53,6 +53,7 @@ def _show(name: str) -> None:
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
     from waitinfo.model.calibration import FILE as CALIBRATION
+    from waitinfo.model.measuring import measure_inputs
     from waitinfo.model.saving import load_model, save_model
 
     if out is None:
@@ -68,6 +69,7 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
         loaded.vocabulary,
         dtype,
         languages=loaded.languages,
+        inputs=measure_inputs(loaded.model) if dtype == "int8" else None,
     )
     if (loaded.folder / CALIBRATION).exists():  # the weights differ by their rounding alone
         shutil.copy(loaded.folder / CALIBRATION, out)

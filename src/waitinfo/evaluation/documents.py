@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,12 @@ from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import WordCount
+from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines
 
-STREAMS = 16  # documents translated at a time
-PUSHED = 100  # words of each that are pushed at a time
+STREAMS = {"cpu": 64, "cuda": 512}  # documents translated at a time
+PUSHED = 2000  # words of each that are pushed at a time; the translation does not depend on it
 LONG = ("LongYAAL", "LongLAAL", "LongAL", "StreamLAAL")
 
 
@@ -92,6 +93,17 @@ def repeated(words: Sequence[str], order: int = 4) -> tuple[int, int]:
     return len(grams) - len(set(grams)), len(grams)
 
 
+class _Reading(Observer):
+    """Shows how many source tokens all streams have read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.tokens = progress, 0
+
+    def round(self, stats: RoundStats) -> None:
+        self.tokens += stats.read
+        self.progress.advance(self.tokens)
+
+
 class DocumentEvaluation(Evaluation):
     """Evaluation of a model on documents, each translated as one stream."""
 
@@ -120,28 +132,30 @@ class DocumentEvaluation(Evaluation):
         if decoding.ending != "guard" or decoding.beam > 1:
             raise WaitinfoError("--documents: streams are greedy; leave out --ending and --beam")
         progress = progress or Silent()
-        progress.stage(f"{self.test.name} {self.key(decoding).stem}", sum(self.words))
-        translator = Translator(self.loaded, min(STREAMS, len(self.documents.ranges)))
-        found: list[WordTrace] = []
-        done = 0
-        for start in range(0, len(self.documents.ranges), STREAMS):
-            group = self.documents.ranges[start : start + STREAMS]
-            for trace in self._together(translator, group, decoding, progress, done):
-                found.append(trace)
-                done += trace.source_words
-        return found
+        tokens = sum(len(sentence) + 1 for sentence in self.tokenized)
+        progress.stage(f"{self.test.name} {self.key(decoding).stem}", tokens)
+        texts = [" ".join(self.lines[i] for i in each).split() for each in self.documents.ranges]
+        groups = self._groups([len(text) for text in texts])
+        reading = _Reading(progress)
+        translator = Translator(self.loaded, max(map(len, groups)), observer=reading)
+        found: dict[int, WordTrace] = {}
+        for group in groups:
+            traces = self._together(translator, [texts[number] for number in group], decoding)
+            found |= zip(group, traces, strict=True)
+        return [found[number] for number in range(len(texts))]
+
+    def _groups(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Documents that are translated together: of similar length, in groups of equal size."""
+        most = STREAMS.get(self.loaded.model.device.type, STREAMS["cpu"])
+        order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+        size = -(-len(order) // -(-len(order) // most))
+        return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _together(
-        self,
-        translator: Translator,
-        group: Sequence[range],
-        decoding: Decoding,
-        progress: Progress,
-        done: int,
+        self, translator: Translator, texts: Sequence[list[str]], decoding: Decoding
     ) -> list[WordTrace]:
-        texts = [" ".join(self.lines[i] for i in members).split() for members in group]
         k = None if decoding.lag is not None or not self.loaded.system.dial else decoding.k
-        streams = [translator.stream(k, history=0, lag=decoding.lag) for _ in group]
+        streams = [translator.stream(k, history=0, lag=decoding.lag) for _ in texts]
         events: dict[Any, list[Event]] = {stream: [] for stream in streams}
         for place in range(0, max(map(len, texts)), PUSHED):
             chunks = {
@@ -151,7 +165,6 @@ class DocumentEvaluation(Evaluation):
             }
             for stream, new in translator.push_many(chunks).items():
                 events[stream] += new
-            progress.advance(done + sum(min(len(text), place + PUSHED) for text in texts))
         for stream, new in translator.finish_many(streams).items():
             events[stream] += new
         for stream in streams:
@@ -178,11 +191,11 @@ class DocumentEvaluation(Evaluation):
 
     def _ends(self) -> list[int]:
         """By sentence: source words from its beginning to the end of its document."""
-        return [
-            sum(self.words[j] for j in range(i, members.stop))
-            for members in self.documents.ranges
-            for i in members
-        ]
+        found: list[int] = []
+        for members in self.documents.ranges:
+            behind = accumulate(self.words[i] for i in reversed(members))
+            found += reversed(list(behind))
+        return found
 
     def lags(self, sentences: Sequence[WordTrace]) -> list[Lags]:
         return [

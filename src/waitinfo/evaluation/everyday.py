@@ -1,8 +1,9 @@
 """Everyday sentences with all their acceptable translations, and how many a model gets right.
 
-The file `data/everyday.de-en.tsv` serves both directions: the first German sentence of a line is
-the source of all its English ones, and the other way round. A translation is right if it is one of
-them, but for capitals, punctuation, contractions and digits; chrF shows how far off others are.
+Each line of the files in `data` has both languages: the first sentence of one is the source of all
+sentences of the other. English to German has a file of its own, and that of German to English the
+other way round. A translation is right if it is one of the acceptable ones, but for capitals,
+punctuation, contractions and digits; chrF shows how far off others are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from waitinfo.errors import unknown
 from waitinfo.text.similarity import chrf
 from waitinfo.text.speech.marks import lower_without_punctuation
 
-LANGUAGES = ("de", "en")
+# The files of each direction; a file is named after its columns.
+FILES = {"de-en": ("de-en",), "en-de": ("en-de", "de-en")}
 PATTERN = re.compile(r"\[([^\]]*)\]")
 CLOSEST = 16  # acceptable translations compared by chrF, those with the most words in common
 CONTRACTIONS = {
@@ -56,16 +58,17 @@ def expand(text: str) -> list[str]:
 
 def read_set(source: str = "de", target: str = "en") -> list[Item]:
     """The sentences from one language to the other."""
-    known = [f"{a}-{b}" for a, b in (LANGUAGES, LANGUAGES[::-1])]
-    if f"{source}-{target}" not in known:
-        raise unknown("languages", f"{source}-{target}", known)
-    text = (files("waitinfo.evaluation") / "data" / "everyday.de-en.tsv").read_text("utf-8")
+    direction = f"{source}-{target}"
+    if direction not in FILES:
+        raise unknown("languages", direction, FILES)
     items = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            subject, *sides = line.split("\t")
-            sentences = dict(zip(LANGUAGES, map(expand, sides), strict=True))
-            items.append(Item(subject, sentences[source][0], sentences[target]))
+    for name in FILES[direction]:
+        text = (files("waitinfo.evaluation") / "data" / f"everyday.{name}.tsv").read_text("utf-8")
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                subject, *sides = line.split("\t")
+                sentences = dict(zip(name.split("-"), map(expand, sides), strict=True))
+                items.append(Item(subject, sentences[source][0], sentences[target]))
     return items
 
 

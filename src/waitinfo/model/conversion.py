@@ -19,6 +19,7 @@ from waitinfo.model.exact import (
     value_bits,
 )
 from waitinfo.model.info import InfoQuantizer, TokenInfo
+from waitinfo.model.inputs import CENTER, REPEATED, Preparation
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.native import Library, NativeEmbedding, NativeModel, find_kernels
@@ -127,7 +128,9 @@ class _Conversion:
         matrices = [self._matrix(f"{name}.weight") for name in names]
         weight, scale = (torch.cat(parts) for parts in zip(*matrices, strict=True))
         bias = torch.cat([self.weights.pop(f"{name}.bias") for name in names])
-        return JointMemory(IntegerLinear(weight, scale, bias), self.model.config.heads, bits)
+        prepared = self._prepared(f"{names[0]}.weight")  # all have the same inputs
+        project = IntegerLinear(weight, scale, bias, prepared=prepared)
+        return JointMemory(project, self.model.config.heads, bits)
 
     def _scale_queries(self, name: str, heads: int) -> None:
         """Multiply the rows that make the queries with the factor of the scores."""
@@ -142,13 +145,22 @@ class _Conversion:
         self, name: str, out: torch.dtype = torch.float32, positive: bool = False
     ) -> IntegerLinear:
         weight, scale = self._matrix(f"{name}.weight")
-        return IntegerLinear(weight, scale, self.weights.pop(f"{name}.bias", None), out, positive)
+        bias = self.weights.pop(f"{name}.bias", None)
+        prepared = None if positive else self._prepared(f"{name}.weight")
+        return IntegerLinear(weight, scale, bias, out, positive, prepared)
 
     def _embedding(self, name: str) -> IntegerEmbedding:
-        return IntegerEmbedding(*self._matrix(f"{name}.weight"))
+        name = f"{name}.weight"
+        return IntegerEmbedding(*self._matrix(name), self._prepared(name))
 
     def _matrix(self, name: str) -> tuple[Tensor, Tensor]:
         return self.weights.pop(name), self.weights.pop(name + SCALE)
+
+    def _prepared(self, name: str) -> Preparation | None:
+        if name + CENTER not in self.weights:
+            return None
+        center, repeated = self.weights[name + CENTER], self.weights[name + REPEATED]
+        return Preparation(center.float(), repeated.to(torch.int32))
 
     def _exact_info(self, info: TokenInfo | None, name: str, embedding: IntegerEmbedding) -> None:
         if info is None:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from waitinfo.model.inputs import LEVELS, Preparation, Rounding
 from waitinfo.model.native import NativeMatrix, find_kernels
 
-LEVELS = 127
 POSITIVE_LEVELS = 255  # of inputs that are never negative
 EXACT_INPUTS = 512  # products of integers that float32 adds up exactly: 512 * 255 * 127 < 2^24
 _SMALLEST = 1e-30  # the least scale of a row, so that its inverse is a number
@@ -28,25 +28,36 @@ class IntegerMatrix(nn.Module):
     """Integers [out, in] with a factor, and perhaps a bias, per output.
 
     `positive`: inputs are never negative, and have as many levels for their one sign.
+    `prepared`: inputs are centered, and some come several times; the bias allows for the center.
     Multiplies by compiled code where there is some, else by the fastest way that torch has for this
     CPU. All of them give the same bits.
     """
 
     def __init__(
-        self, weight: Tensor, factor: Tensor, bias: Tensor | None = None, positive: bool = False
+        self,
+        weight: Tensor,
+        factor: Tensor,
+        bias: Tensor | None = None,
+        positive: bool = False,
+        prepared: Preparation | None = None,
     ) -> None:
         super().__init__()
         self.positive = positive
         self.levels = torch.tensor(float(POSITIVE_LEVELS if positive else LEVELS))
         self.size = weight.numel()
+        self.rounding = None if prepared is None else Rounding(prepared)
         self.weight: Tensor
         self.factor: Tensor
         self.bias: Tensor | None
         self.register_buffer("factor", factor)
         self.register_buffer("bias", bias)
         code = find_kernels()
-        self.native = None if code is None else NativeMatrix(code, weight, factor, bias, positive)
+        self.native = (
+            None if code is None else NativeMatrix(code, weight, factor, bias, positive, prepared)
+        )
         self._packed = None
+        if self.native is None and prepared is not None:
+            weight = prepared.widen(weight)
         if self.native is None and packed_product_works():
             self._packed = _pack(weight, factor)
         # Native and packed weights are copies.
@@ -68,8 +79,12 @@ class IntegerMatrix(nn.Module):
         """x W^T + b of floats [R, in], each row rounded to integers of its own scale."""
         if self.native is not None:
             return self.native(rows)
-        largest = rows.abs().amax(-1, True).clamp_min_(_SMALLEST)
-        product = self.multiply((rows * torch.div(self.levels, largest)).round_()).mul_(largest)
+        if self.rounding is not None:
+            whole, largest = self.rounding(rows, _SMALLEST)
+        else:
+            largest = rows.abs().amax(-1, True).clamp_min_(_SMALLEST)
+            whole = (rows * torch.div(self.levels, largest)).round_()
+        product = self.multiply(whole).mul_(largest)
         return product if self.bias is None else product.add_(self.bias)
 
 
@@ -83,9 +98,14 @@ class IntegerLinear(IntegerMatrix):
         bias: Tensor | None,
         out: torch.dtype = torch.float32,
         positive: bool = False,
+        prepared: Preparation | None = None,
     ) -> None:
         factor = scale.float() / (POSITIVE_LEVELS if positive else LEVELS)
-        super().__init__(weight, factor, None if bias is None else bias.float(), positive)
+        bias = None if bias is None else bias.float()
+        if prepared is not None:
+            shift = prepared.shift(weight, scale)
+            bias = shift if bias is None else bias + shift
+        super().__init__(weight, factor, bias, positive, prepared)
         self.out_dtype = out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,9 +117,9 @@ class IntegerLinear(IntegerMatrix):
 class IntegerEmbedding(nn.Module):
     """Rows of integers [V, d] with a scale each; also the output matrix of the decoder."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor, prepared: Preparation | None = None) -> None:
         super().__init__()
-        self.scores = IntegerLinear(weight, scale, None)
+        self.scores = IntegerLinear(weight, scale, None, prepared=prepared)
         self.weight: Tensor
         self.scale: Tensor
         self.register_buffer("weight", weight)

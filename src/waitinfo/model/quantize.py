@@ -1,7 +1,7 @@
 """Weights as 8-bit integers: a quarter of the size, one scale per row.
 
-w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. This is a storage format only: a
-model computes with the dequantized weights, in any precision.
+w ≈ q · s with q in -127 … 127 and s = max |w| / 127 of each row. A model computes with the integers
+(`conversion`), or with the dequantized weights in any precision.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from waitinfo.model.inputs import CENTER, REPEATED
+
 SCALE = ":scale"  # suffix of a matrix's name
+_BESIDE = (SCALE, CENTER, REPEATED)
 
 
 def quantize(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -33,7 +36,7 @@ def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """Restore float32 matrices; tensors without a scale stay unchanged."""
     weights = {}
     for name, tensor in stored.items():
-        if name.endswith(SCALE):
+        if name.endswith(_BESIDE):
             continue
         scale = stored.get(name + SCALE)
         weights[name] = tensor if scale is None else tensor.float().mul_(scale[:, None])

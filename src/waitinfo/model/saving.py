@@ -51,15 +51,19 @@ def save_model(
     dtype: str = "float32",
     part_bytes: int | None = None,
     languages: Languages = UNKNOWN,
+    inputs: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write a model folder; an existing one is replaced only once the new one is complete."""
+    """Write a model folder; an existing one is replaced only once the new one is complete.
+
+    inputs: what `measure_inputs` returns, for int8.
+    """
     if dtype not in STORED:
         raise unknown("weights dtype", dtype, STORED)
     fresh = folder.parent / f".{folder.name}.partial"
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        _save_narrow(fresh, weights, dtype, part_bytes)
+        _save_narrow(fresh, weights, dtype, part_bytes, inputs or {})
         vocabulary.save(fresh)
         config = {
             "format": FORMAT,
@@ -75,12 +79,16 @@ def save_model(
 
 
 def _save_narrow(
-    folder: Path, weights: dict[str, Tensor], dtype: str, part_bytes: int | None
+    folder: Path,
+    weights: dict[str, Tensor],
+    dtype: str,
+    part_bytes: int | None,
+    inputs: dict[str, Tensor],
 ) -> None:
     # Only matrices are stored in low precision: info parameters are small, and the policy decides
     # on sums of info.
     if dtype == "int8":
-        stored = quantize(weights)
+        stored = {**quantize(weights), **inputs}
     else:
         stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
         for name, tensor in weights.items():
@@ -121,7 +129,7 @@ def load_model(
         model = _build_model(model_config, stored, dtype)
         del stored
         return_freed_memory()  # as much as the weights take
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, KeyError, ValueError) as error:
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
     try:
         model = model.to(device=device).eval()

@@ -36,6 +36,11 @@ typedef struct {
     const float *factor, *bias;
     int32_t inputs, outputs, groups;
     int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
+    /* If inputs are centered, else NULL: what is subtracted from them, and 1 / how often they come.
+     * Some come again behind the others: `repeated`, where `before` is what fitted until then. */
+    const float *center, *share;
+    const int32_t *repeated, *before;
+    int64_t repeats;
 } Linear;
 
 typedef struct {
@@ -155,7 +160,6 @@ static void multiply_plain(const uint8_t *a, int rows, int stride, const int8_t 
 #define MULTIPLY multiply_plain
 #define SCORES scores_plain
 #define MIX mix_plain
-#define LANES 4
 #define MOST_ROWS 1
 #include "kernels.h"
 
@@ -252,7 +256,6 @@ static void multiply_avx2(const uint8_t *a, int rows, int stride, const int8_t *
 #define MULTIPLY multiply_avx2
 #define SCORES scores_avx2
 #define MIX mix_avx2
-#define LANES 8
 #define MOST_ROWS 2
 #include "kernels.h"
 
@@ -358,12 +361,14 @@ static void mix_vnni(const int16_t *weights, const int16_t *values, int length, 
 #define MULTIPLY multiply_vnni
 #define SCORES scores_vnni
 #define MIX mix_vnni
-#define LANES 16
 #define MOST_ROWS 6
 #include "kernels.h"
 
 #pragma GCC pop_options
 #endif
+
+/* The size of the structs, so that code built from other sources is noticed. */
+int waitinfo_layout(void) { return sizeof(Model) + sizeof(Layer) + sizeof(Embedding); }
 
 /* Which kinds of code this CPU can run: 0 plain C, 1 AVX2, 2 AVX-512 with VNNI. */
 int waitinfo_best_kind(void) {
@@ -388,15 +393,16 @@ int waitinfo_best_kind(void) {
 #define CALL(kind, name, ...) name##_plain(__VA_ARGS__)
 #endif
 
-/* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. */
-void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int32_t positive,
-                   int8_t *packed, int32_t *shift) {
-    int groups = (inputs + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
+/* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. The weights of
+ * repeated inputs come again behind the others. */
+void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
+                   int32_t repeats, int32_t positive, int8_t *packed, int32_t *shift) {
+    int groups = (inputs + repeats + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
     memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
     for (int n = 0; n < outputs; n++) {
         int32_t sum = 0;
-        for (int i = 0; i < inputs; i++) {
-            int8_t w = weights[(size_t)n * inputs + i];
+        for (int i = 0; i < inputs + repeats; i++) {
+            int8_t w = weights[(size_t)n * inputs + (i < inputs ? i : repeated[i - inputs])];
             sum += w;
             size_t group = (size_t)(n / BLOCK) * groups + i / 4;
             packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;
@@ -408,7 +414,7 @@ void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, int32
 /* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */
 int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *y, int whole) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     if (whole) {
         CALL(kind, take_whole, m, x, rows, s.bytes, s.largest);
         CALL(kind, apply, m, rows, y, 0, &s);
@@ -458,7 +464,7 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
                   int nevers, int64_t *best, float *value, float *all) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, m->inputs, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
     return 1;
 }

@@ -14,46 +14,68 @@ static void NAME(take_whole)(const Linear *m, const float *x, int rows, uint8_t 
     }
 }
 
+/* What does not fit into the byte of an input goes to the bytes of its repetitions. */
+static inline void NAME(repeat)(const Linear *m, const float *row, float factor, uint8_t *to) {
+    for (int i = 0; i < m->repeats; i++) {
+        int j = m->repeated[i], before = m->before[i];
+        int v = (int)__builtin_rintf((row[j] - m->center[j]) * factor);
+        v -= v > before ? before : v < -before ? -before : v;
+        to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+    }
+}
+
 /* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128; or 255 and 0. */
-static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
-                           float *largest) {
+__attribute__((always_inline)) static inline void NAME(quantize_rows)(
+    const Linear *m, const float *x, int rows, uint8_t *out, float *largest, const int centered) {
     int inputs = m->inputs, stride = 4 * m->groups, plus = m->positive ? 0 : 128;
     float levels = m->positive ? 255.0f : 127.0f;
+    const float *center = m->center, *share = m->share;
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
         uint8_t *to = out + (size_t)r * stride;
-        /* Without their sign, floats are ordered as their bits are; what is not a number is above. */
-        uint32_t lanes[LANES];
+        /* Without their sign, floats are ordered as their bits are; what is not a number is above.
+         * Compilers make vectors of this loop, since the order of integers does not matter. */
         const float least = SMALLEST;
-        for (int j = 0; j < LANES; j++) memcpy(lanes + j, &least, 4);
+        uint32_t top;
+        memcpy(&top, &least, 4);
         int i = 0;
-        for (; i + LANES <= inputs; i += LANES)
-            for (int j = 0; j < LANES; j++) {
-                uint32_t v;
-                memcpy(&v, row + i + j, 4);
-                v &= 0x7fffffff;
-                lanes[j] = v > lanes[j] ? v : lanes[j];
-            }
         for (; i < inputs; i++) {
-            uint32_t v;
-            memcpy(&v, row + i, 4);
-            v &= 0x7fffffff;
-            lanes[0] = v > lanes[0] ? v : lanes[0];
+            float v = row[i];
+            if (centered) v = (v - center[i]) * share[i];
+            uint32_t bits;
+            memcpy(&bits, &v, 4);
+            bits &= 0x7fffffff;
+            top = bits > top ? bits : top;
         }
-        for (int j = 1; j < LANES; j++) lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
-        if (lanes[0] >= 0x7f800000) { /* what is made of it must not be a number either */
+        if (top >= 0x7f800000) { /* what is made of it must not be a number either */
             largest[r] = NAN;
             memset(to, 128, stride);
             continue;
         }
         float most;
-        memcpy(&most, lanes, 4);
+        memcpy(&most, &top, 4);
         largest[r] = most;
         float factor = levels / most;
-        for (i = 0; i < inputs; i++)
-            to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
+        if (centered) {
+            for (i = 0; i < inputs; i++) {
+                int v = (int)__builtin_rintf((row[i] - center[i]) * factor);
+                to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+            }
+            NAME(repeat)(m, row, factor, to + inputs);
+            i += m->repeats;
+        } else
+            for (i = 0; i < inputs; i++)
+                to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
         for (; i < stride; i++) to[i] = 0;
     }
+}
+
+static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
+                           float *largest) {
+    if (m->center)
+        NAME(quantize_rows)(m, x, rows, out, largest, 1);
+    else
+        NAME(quantize_rows)(m, x, rows, out, largest, 0);
 }
 
 /* Integer products of rows with one block of BLOCK outputs: sums[r][BLOCK]. */
@@ -399,7 +421,8 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             float y[BLOCK], most = -INFINITY;
             for (int j = 0; j < count; j++) {
                 float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                y[j] = v * s->largest[r];
+                v = v * s->largest[r];
+                y[j] = v + m->bias[n + j];
             }
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
@@ -493,5 +516,4 @@ static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, con
 #undef MULTIPLY
 #undef SCORES
 #undef MIX
-#undef LANES
 #undef MOST_ROWS

@@ -26,6 +26,8 @@ class Linear(Structure):
     _fields_ = (
         ("weights", c_void_p), ("shift", c_void_p), ("factor", c_void_p), ("bias", c_void_p),
         ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32), ("positive", c_int32),
+        ("center", c_void_p), ("share", c_void_p), ("repeated", c_void_p), ("before", c_void_p),
+        ("repeats", c_int64),
     )  # fmt: skip
 
 
@@ -69,6 +71,8 @@ class Library:
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
+        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, (Model, Layer, Embedding))):
+            raise ValueError(f"{path}: built from other sources; build it again")
         best = self.code.waitinfo_best_kind()
         self.kind = best if kind is None else KINDS.index(kind)
         if self.kind > best:

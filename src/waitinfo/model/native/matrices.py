@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 from waitinfo.model.native.kernels import BLOCK, Library, Linear, address
 from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.native.threads import divide, run
+
+if TYPE_CHECKING:
+    from waitinfo.model.inputs import Preparation
 
 
 class NativeMatrix:
@@ -25,27 +28,29 @@ class NativeMatrix:
         factor: Tensor,
         bias: Tensor | None,
         positive: bool = False,
+        prepared: Preparation | None = None,
     ) -> None:
         self.code = code
         outputs, inputs = weight.shape
-        groups, blocks = -(-inputs // 4), -(-outputs // BLOCK)
+        self._prepared = [] if prepared is None else _arrays(prepared)
+        repeated = None if prepared is None else self._prepared[2]
+        repeats = 0 if repeated is None else len(repeated)
+        groups, blocks = -(-(inputs + repeats) // 4), -(-outputs // BLOCK)
         self.weights = weight_memory(blocks * groups * BLOCK * 4)
         self.shift = np.empty(outputs, np.int32)
         plain = weight.contiguous().numpy()
         code.code.waitinfo_pack(
-            address(plain),
-            outputs,
-            inputs,
-            int(positive),
-            address(self.weights),
-            address(self.shift),
-        )
+            address(plain), outputs, inputs, address(repeated), repeats, int(positive),
+            address(self.weights), address(self.shift),
+        )  # fmt: skip
         self.factor = factor.contiguous().numpy()
         self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
         arrays = (self.weights, self.shift, self.factor, self.bias)
         self.linear = Linear(
-            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive
-        )
+            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive,
+            *(array.ctypes.data for array in self._prepared),
+        )  # fmt: skip
+        self.linear.repeats = repeats
 
     def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
         """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""
@@ -80,3 +85,9 @@ class NativeMatrix:
 
         run(divide(count), compute)
         return best, value, everything
+
+
+def _arrays(prepared: Preparation) -> list[NDArray[Any]]:
+    """In the order of `Linear`."""
+    tensors = (prepared.center, prepared.share, prepared.repeated, prepared.before)
+    return [tensor.contiguous().numpy() for tensor in tensors]

@@ -1,0 +1,105 @@
+"""The experiments with spoken text: their commands, a small run, and their tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_evaluation import loaded
+from tests.test_experiments import ROOT, load_script, parsed
+from tests.test_simuleval import main_quietly
+from waitinfo.evaluation.conditions import ALL
+from waitinfo.evaluation.points import read_file
+from waitinfo.model.saving import LoadedModel
+
+__all__ = ["loaded"]  # a fixture
+summary = load_script("summary")
+spoken = load_script("spoken")
+
+TEXTS = {"de": "Das ist gut.\nWir danken Ihnen.\n", "en": "That is good.\nWe thank you.\n"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in (*spoken.SETS, *spoken.DEV):
+        for side, text in TEXTS.items():
+            (folder / f"{name}.{side}").write_text(text, "utf-8")
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["spoken.py", *map(str, arguments)])
+    spoken.main()
+
+
+def commands(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[list[str]]:
+    """Commands that are run, without running them."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(
+        spoken.Job, "call", lambda self, *command: found.append([str(word) for word in command])
+    )
+    run(monkeypatch, *arguments, "--models", "de-en", "--dry-run")
+    return found
+
+
+def test_commands_are_valid(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = (data, "--results", tmp_path / "results", "--work", tmp_path / "work")
+    made = [parsed(command[3:]) for command in commands(monkeypatch, "conditions", *where)]
+    assert [options["source"].name for options in made] == [f"{name}.de" for name in spoken.SETS]
+    assert all(options["condition"] == "all" and options["k"] == "5.0" for options in made)
+    made = [parsed(command[3:]) for command in commands(monkeypatch, "lag", *where, "--lines", 1)]
+    assert made[0]["calibrate"] and len(made) == 1 + 3 * len(spoken.SETS)
+    assert made[1]["source"].name == "newstest2015-1.de" and made[1]["lag"] == "4,5,6"
+    assert made[3]["documents"] == spoken.STREAM and made[3]["lag"] is None
+    with pytest.raises(SystemExit, match="give the folder with the sets"):
+        run(monkeypatch, "conditions", tmp_path / "none")
+
+
+def test_a_model_says_its_languages(loaded: LoadedModel) -> None:
+    assert spoken.Model.find("de-en").target == "en"
+    with pytest.raises(spoken.WaitinfoError, match="does not say which languages"):
+        spoken.Model.find(str(loaded.folder))
+
+
+def test_conditions_of_a_small_set(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spoken.Job, "call", lambda self, *command: main_quietly(*command[3:]))
+    where = ("--sets", "newstest2015", "--results", tmp_path, "--models", "de-en")
+    run(monkeypatch, "conditions", data, *where)
+    rows = (tmp_path / "conditions/table.md").read_text("utf-8").splitlines()[2:]
+    assert [line.split(" | ")[2] for line in rows] == list(ALL)
+
+
+def test_an_hour_of_a_few_words(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(monkeypatch, "hour", data, "--results", tmp_path, "--models", "de-en")
+    found = json.loads((tmp_path / "long-stream/measurements.json").read_text("utf-8"))["de-en"]
+    assert found["words"] == 12 and found["lines"] == 4 and found["k"] == 5
+    assert len(found["MiB_halves"]) == 1 and found["most_lag"] == found["lag_halves"][0]
+    assert found["of_segmented"] == pytest.approx(found["BLEU"] / found["segmented_BLEU"], abs=0.01)
+
+
+def test_held_lags_beside_fixed_dials() -> None:
+    """By hand: a fixed dial had BLEU 20 at 3 words and 30 at 5, so 25 at 4."""
+
+    def point(k: float, lag: float, score: float, dial: str, name: str) -> dict[str, Any]:
+        base = read_file(ROOT / "results/lag/points.jsonl")[0]
+        return {**base, "k": k, "dial": dial, "set": name, "run": "r",
+                "name": f"w-{dial}", "settings": {**base["settings"], "k": k},
+                "quality": {**base["quality"], "BLEU": score, "BLEU_interval": 1.0},
+                "word": {**base["word"], "LAAL": lag},
+                "documents": {"LongLAAL": lag, "StreamLAAL": lag}}  # fmt: skip
+
+    points = [point(3, 3, 20, "K", "t-documents"), point(5, 5, 30, "K", "t-documents"),
+              point(4.5, 4, 26, "lag", "t-documents"), point(4.5, 4.5, 26, "lag", "t")]  # fmt: skip
+    (row,) = summary.lag_rows(points)
+    assert row == ["r", "t", "4.5", "4.50 (+0%)", "4.00 (-11%)", "no", "4.00 (-11%)",
+                   "26.00 ± 1.00", "25.00 (+1.00)"]  # fmt: skip
