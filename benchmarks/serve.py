@@ -6,6 +6,10 @@ The largest N with a 95th percentile of at most 500 ms, over all words that rele
 the last third of them alone, is searched for the server and for the engine alone, in one run on one
 machine.
 
+Clients begin within a third of a second and speak on for some time after the last word that counts.
+Otherwise the figure would be that of the end, when all streams at once write the rest of a
+sentence, and not that of clients who come and go at any time.
+
 The server's clients are processes beside it on the same cores (`--generators`) and need CPU time
 too. Real ones are elsewhere. So beside the engine, whose clients are tasks in its process, another
 process burns as much CPU time per word as the server's clients took. The CPU time per source word
@@ -41,6 +45,7 @@ from measurements import save
 RATE = 3.0  # words per second of a client
 BOUND = 0.5  # seconds
 SETTLING = 2.0  # seconds at the beginning that do not count
+CLOSING = 2.0  # and at the end, when all streams end at once
 TEXT = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 
 Answer = tuple[float, float]  # when a word was due, and its delay
@@ -64,7 +69,7 @@ class Talk:
         self._words = [*speech()[start:], *speech()[:start]]
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time() + draw.random() / RATE
-        self._count = int(seconds * RATE)
+        self._last = int(seconds * RATE)
         self.sent = self._done = 0
         self.answers: Answers = []
 
@@ -72,7 +77,8 @@ class Talk:
         return self._began + number / RATE
 
     async def speak(self, send: Callable[[str], Awaitable[Any]]) -> None:
-        for number, word in zip(range(self._count), cycle(self._words), strict=False):
+        count = self._last + int(CLOSING * RATE)
+        for number, word in zip(range(count), cycle(self._words), strict=False):
             await asyncio.sleep(max(0.0, self._due(number) - self._loop.time()))
             self.sent += 1
             await send(word)
@@ -81,7 +87,8 @@ class Talk:
         """So many source words are done with; whether words came with the newest of them."""
         now = self._loop.time()
         for number in range(self._done, count) if released else ():
-            if (due := self._due(number)) >= self._began + SETTLING:
+            due = self._due(number)
+            if number < self._last and due >= self._began + SETTLING:
                 self.answers.append((due, now - due))
         self._done = count
 
@@ -173,7 +180,7 @@ class Search:
         answers, others = self._run(clients)
         used = self._clock() - before
         delays = [delay for _, delay in sorted(answers)]
-        words = clients * int(RATE * seconds)
+        words = clients * int(RATE * (seconds + CLOSING))
         found = {
             "median_ms": 1000 * (statistics.median(delays) if delays else float("inf")),
             "p95_ms": 1000 * p95(delays),
@@ -254,7 +261,7 @@ def search_engine(
         return waitinfo.load(device=options.device, dtype=options.dtype, streams=max(levels))
 
     def run(clients: int, seconds: float = seconds) -> tuple[Answers, float]:
-        burning = pool.submit(burn, clients_cpu * clients * RATE, seconds)
+        burning = pool.submit(burn, clients_cpu * clients * RATE, seconds + CLOSING)
         return asyncio.run(engine_alone(translator, clients, seconds)), burning.result()
 
     with ProcessPoolExecutor(1) as pool:
@@ -282,7 +289,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, default=0, help="of the model [torch's own choice]")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of the model [the server's and torch's own choice]"
+    )
     parser.add_argument("--generators", type=int, default=1, help="processes with clients")
     parser.add_argument("--only", choices=("server", "engine"))
     parser.add_argument("--quick", action="store_true", help="briefly, to check that it runs")

@@ -81,6 +81,27 @@ def test_iterating_while_another_task_pushes(translator: Translator) -> None:
     assert record(asyncio.run(both())) == alone(TEXTS[1])
 
 
+def test_a_change_while_events_are_used_is_not_missed(translator: Translator) -> None:
+    """Text that causes no event is worked off while the listener is busy; it still hears of it."""
+
+    async def both() -> None:
+        stream = AsyncTranslator(translator).stream(2, raw=True)
+        await stream.push("a ", wait=False)
+        batches = stream.batches()
+        async for events, idle in batches:
+            if events and idle:
+                break
+        await stream.push("b", wait=False)  # no word is complete
+        while stream._channel.busy:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # the change has been told
+        batch = await asyncio.wait_for(anext(batches), 60)
+        assert batch == ([], True)
+        stream.close()
+
+    asyncio.run(both())
+
+
 def test_a_cancelled_finish_releases_its_slot(translator: Translator) -> None:
     async def run() -> None:
         server = AsyncTranslator(translator)

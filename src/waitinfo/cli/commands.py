@@ -195,7 +195,10 @@ def serve(
     dtype: Annotated[
         str, typer.Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")
     ] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    threads: Annotated[
+        int,
+        typer.Option(help="CPU threads of the model [default: all cores but one]."),
+    ] = 0,
     keys: Annotated[
         Path | None, typer.Option(help="A TOML file of keys; only clients with one are served.")
     ] = None,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waitinfo.cli.display import note
-from waitinfo.cli.loading import use_threads
+from waitinfo.cli.loading import usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def run(request: Request) -> None:
         _run_on_a_cluster(request, plan)
         return
     listening = server.bind(request.host, request.port)
-    use_threads(request.threads)
+    # The event loop needs a core too. Where it has none, all threads of the model wait for one.
+    use_threads(request.threads or max(1, usable_cores() - 1))
     logs.set_up(request.log_level)
     hub = plan.build()
     names = ", ".join(dict.fromkeys(served.name for served in hub.models))

@@ -95,7 +95,7 @@ def _replicas(plan: Plan, scale: Scale) -> dict[str, Any]:
             "min_replicas": scale.least,
             "max_replicas": scale.most,
             "target_ongoing_requests": max(1.0, scale.busy * plan.capacity),
-            "look_back_period_s": 10.0,
+            "look_back_period_s": 20.0,  # of figures that come every 10 seconds
             "upscale_delay_s": 10.0,
             "downscale_delay_s": 600.0,  # streams have to move, so not too soon
         }

@@ -23,12 +23,54 @@ class Stalled(Exception):
     """The client does not read what it is sent."""
 
 
+class Deadline:
+    """A limit of time for whatever one task at a time does inside it; raises Stalled.
+
+    Its timer is set again when it has run out, not each time: there are thousands of messages a
+    second, and hardly one that waits.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._task: asyncio.Task[Any] | None = None  # inside
+        self._since = 0.0
+        self._ticking = self._missed = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task, self._since, self._missed = asyncio.current_task(), loop.time(), False
+        if not self._ticking:
+            self._tick(loop, self._seconds)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._ticking = True
+        loop.call_later(seconds, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ticking = False
+        if self._task is None:
+            return
+        left = self._since + self._seconds - loop.time()
+        if left > 0:
+            self._tick(loop, left)
+        else:
+            self._missed = True
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        task, self._task = self._task, None
+        alone = self._missed and task is not None and task.uncancel() == 0
+        if alone and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise Stalled from None
+
+
 class Wire:
     """Sends and receives for one connection. Several tasks may send."""
 
     def __init__(self, socket: WebSocket, stall: float, largest: int) -> None:
         self._socket, self._stall, self._largest = socket, stall, largest
         self._lock = asyncio.Lock()
+        self._deadline = Deadline(stall)
         self.closed = False
 
     async def send(self, message: BaseModel | dict[str, Any]) -> None:
@@ -40,10 +82,10 @@ class Wire:
             if self.closed:
                 raise Gone
             try:
-                async with asyncio.timeout(self._stall):
-                    await self._socket.send_text(text)
-            except TimeoutError:
-                raise Stalled from None
+                with self._deadline:
+                    await self._socket.send({"type": "websocket.send", "text": text})
+            except Stalled:
+                raise
             except Exception:  # each server has its own exception for a closed connection
                 self.closed = True
                 raise Gone from None

@@ -143,13 +143,13 @@ class AsyncStream(Handle):
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
-            over, idle = channel.over, not channel.busy
+            seen, over, idle = channel.changes, channel.over, not channel.busy
             events = scheduler.collect(channel)
             yield Batch(events, idle)
             if over:
                 scheduler.check_error(channel)
                 return
-            if not events:
+            if channel.changes == seen:  # else something has changed while the events were used
                 await notifier.change_of(channel)
 
     async def __aenter__(self) -> AsyncStream:
@@ -168,19 +168,22 @@ class _Notifier:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._futures: dict[Channel, set[asyncio.Future[None]]] = {}
+        self._futures: dict[Channel, list[asyncio.Future[None]]] = {}
 
-    def change_of(self, channel: Channel) -> asyncio.Future[None]:
-        """A future that is done with the next change of a stream."""
+    async def change_of(self, channel: Channel) -> None:
+        """Wait for the next change of a stream."""
         future: asyncio.Future[None] = self.loop.create_future()
-        waiting = self._futures.setdefault(channel, set())
-        waiting.add(future)
-        future.add_done_callback(lambda done: self._forget(channel, done))
-        return future
+        self._futures.setdefault(channel, []).append(future)
+        try:
+            await future
+        except BaseException:
+            self._forget(channel, future)
+            raise
 
     def _forget(self, channel: Channel, future: asyncio.Future[None]) -> None:
-        waiting = self._futures.get(channel, set())
-        waiting.discard(future)
+        waiting = self._futures.get(channel, [])
+        if future in waiting:
+            waiting.remove(future)
         if not waiting:
             self._futures.pop(channel, None)
 
@@ -191,6 +194,7 @@ class _Notifier:
 
     def _wake(self, channels: Sequence[Channel]) -> None:
         for channel in channels:
+            channel.changes += 1
             for future in self._futures.pop(channel, ()):
                 if not future.done():
                     future.set_result(None)

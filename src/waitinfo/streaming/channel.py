@@ -47,6 +47,7 @@ class Channel:
         self._k = k
         self.replay = replay or Replay()  # what was done before it was interrupted
         self.listener: Listener | None = None  # called, without the lock, when something changed
+        self.changes = 0  # told to an event loop
         self.began = time.monotonic() - self.replay.seconds
         self.slot: int | None = None  # given by the first round
         self.inbox: list[Arrival] = []
