@@ -28,8 +28,8 @@ from waitinfo.text.identification import other_language
 
 ROOT = Path(__file__).resolve().parents[1]
 # By model, at K = 5: the least mean chrF and share of right translations, in percent. They are far
-# below what was measured (de-en: 77 and 42), for other machines round in other places.
-FLOORS: dict[str, tuple[float, float] | None] = {"de-en": (68.0, 30.0), "en-de": None}
+# below what was measured (88.8 and 67, 87.6 and 65), for other machines round in other places.
+FLOORS = {"de-en": (82.0, 55.0), "en-de": (81.0, 53.0)}
 
 
 @pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
@@ -104,7 +104,6 @@ def test_bundled_models(name: str) -> None:
     translator = load(name, device="cpu")
     verdicts = judge_all(items, translator.translate([item.source for item in items], 5))
     found, floor = summary(verdicts), FLOORS[name]
-    assert floor is not None, f"{name}: set a floor below {found}"
     assert found[0] >= floor[0] and found[1] >= floor[1], found
 
 
