@@ -182,7 +182,7 @@ def translate(
 def serve(
     model: Annotated[
         list[Path] | None,
-        typer.Option(help="Model or run folders, or names of bundled ones [default: de-en]."),
+        typer.Option(help="Model or run folders, or names [default: all bundled models]."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,

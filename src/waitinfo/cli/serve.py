@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from waitinfo.cli.display import note
 from waitinfo.cli.loading import usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.bundled import bundled_models
 
 if TYPE_CHECKING:
     from waitinfo.serving.plan import Plan
@@ -57,7 +58,7 @@ def run(request: Request) -> None:
         local=server.is_local(request.host),
     )
     plan = Plan(
-        models=tuple(request.models),
+        models=tuple(request.models or map(Path, bundled_models())),
         streams=request.streams,
         compare=request.compare,
         device=request.device,

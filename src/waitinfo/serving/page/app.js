@@ -6,9 +6,14 @@ import * as exports from "./exports.js";
 import * as past from "./history.js";
 
 const $ = (id) => document.getElementById(id);
-const SAMPLE = "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein. Die Kommission hat "
-  + "gestern in Brüssel einen neuen Vorschlag zur Verbesserung der Luftqualität vorgelegt. Wir müssen "
-  + "dringend etwas gegen den Klimawandel unternehmen, bevor es zu spät ist.";
+const SAMPLES = {
+  de: "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein. Die Kommission hat "
+    + "gestern in Brüssel einen neuen Vorschlag zur Verbesserung der Luftqualität vorgelegt. Wir müssen "
+    + "dringend etwas gegen den Klimawandel unternehmen, bevor es zu spät ist.",
+  en: "Ladies and gentlemen, I am very glad to be with you today. Yesterday the Commission presented a new "
+    + "proposal to improve the quality of the air in our cities. We must do something about climate change "
+    + "before it is too late.",
+};
 const NAMES = { "wait-info": "wait-info", "wait-k": "wait-k", full: "whole sentences" };
 
 const source = new Source($("source"));
@@ -190,7 +195,7 @@ $("play").addEventListener("click", () => {
 });
 
 $("sample").addEventListener("click", () => {
-  $("text").value = SAMPLE;
+  $("text").value = SAMPLES[chosen().source] ?? SAMPLES.de;
   pasted = true;
   if (!playing) $("play").click();
 });
