@@ -53,6 +53,15 @@ def read_experiment(name: str) -> dict[str, Any]:
     return {**base, **own}
 
 
+def without_folders(value: Any) -> Any:
+    """The same with the names of files and folders alone: where they lay says nothing elsewhere."""
+    if isinstance(value, dict):
+        return {name: without_folders(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_folders(part) for part in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
 def summarise_run(run: str, seed: int, folder: Path) -> dict[str, Any]:
     """What a run folder says of the training: its last update, validations and settings."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -68,7 +77,7 @@ def summarise_run(run: str, seed: int, folder: Path) -> dict[str, Any]:
         corpus = about["corpus"]
         for split in corpus["splits"].values():
             del split["shards"]
-        found |= {"settings": about["resolved"], "corpus": corpus}
+        found |= without_folders({"settings": about["resolved"], "corpus": corpus})
         found |= {"environment": {**about["environment"], "processes": about["processes"]}}
     return found
 

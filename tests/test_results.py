@@ -257,6 +257,11 @@ def test_every_run_with_points_has_a_training_record() -> None:
             assert run["last"]["loss"] > 0 and run["validations"][-1]["bleu"] > 0
 
 
+def test_results_name_no_folders_of_a_machine() -> None:
+    for path in (path for path in RESULTS.rglob("*.json*") if path.is_file()):
+        assert not re.search(r'"(/|~/)\w', path.read_text("utf-8")), path
+
+
 def test_results_contain_only_pages_and_figures() -> None:
     kinds = ("README.md", "points.jsonl", "runs.jsonl", "measurements.json", ".svg", ".md")
     for path in RESULTS.rglob("*"):
