@@ -97,9 +97,13 @@ class Maker:
         return runner.scored(next(known for known in experiment["runs"] if known["run"] == run))
 
     def preparations(self, stages: Sequence[Stage]) -> Iterator[Job]:
+        together: dict[str, list[Stage]] = {}
         for stage in filter(trains, stages):
-            command = [*self.experiment(stage, stage["runs"], stage["seeds"][0]), "--prepare"]
-            yield Job(f"corpora of {stage['experiment']}", command)
+            together.setdefault(stage["experiment"], []).append(stage)
+        for name, same in together.items():
+            runs = ",".join(dict.fromkeys(run for stage in same for run in stage["runs"].split(",")))
+            command = [*self.experiment(same[0], runs, same[0]["seeds"][0]), "--prepare"]
+            yield Job(f"corpora of {name}", command)
 
     def others(self, stages: Sequence[Stage]) -> Iterator[Job]:
         """What follows the training, one after the other."""
