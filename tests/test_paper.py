@@ -183,12 +183,23 @@ def test_points_of_the_authors_code(tmp_path: Path) -> None:
 
 def test_numbers_of_an_analysis_are_collected_without_text(tmp_path: Path) -> None:
     facts: dict[str, Any] = {"test": {"source": {"file": "news.de"}}}
-    for name, numbers in (("ratio", {"a": 1.23456789}), ("case", {"reference": "A sentence."})):
+    written = [{"token": "Hello", "info": 0.5, "read": 1}, {"token": "there", "info": 1, "read": 2}]
+    subject = {"name": "x", "k": 3, "text": "Hello there", "written": written,
+               "source": [{"token": "Hallo", "info": 1.5}]}  # fmt: skip
+    case = {"line": 7, "latency": "paper.AL", "reference": "Hello.", "subjects": [subject]}
+    for name, numbers in (("ratio", {"a": 1.23456789}), ("case", case)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"facts": facts, name: numbers}))
     for _ in range(2):
         script("collect", tmp_path, tmp_path / "out")
-    found = json.loads((tmp_path / "out" / "measurements.json").read_text())
-    assert found == {"news": {"facts": facts, "ratio": {"a": 1.23457}}}
+    script("collect", tmp_path, tmp_path / "out", "--name", "de-en")
+    text = (tmp_path / "out" / "measurements.json").read_text()
+    found = json.loads(text)
+    assert set(found) == {"news", "de-en"} and found["news"] == found["de-en"]
+    assert found["news"]["facts"] == facts and found["news"]["ratio"] == {"a": 1.23457}
+    assert "ello" not in text and "Hallo" not in text
+    (kept,) = found["news"]["case"]["subjects"]
+    assert [(token["info"], token["read"]) for token in kept["written"]] == [(0.5, 1), (1, 2)]
+    assert kept["source"] == [{"token": "1", "info": 1.5}] and "text" not in kept
 
 
 def test_the_authors_points_belong_to_our_test_set() -> None:

@@ -101,7 +101,9 @@ class Maker:
         for stage in filter(trains, stages):
             together.setdefault(stage["experiment"], []).append(stage)
         for name, same in together.items():
-            runs = ",".join(dict.fromkeys(run for stage in same for run in stage["runs"].split(",")))
+            runs = ",".join(
+                dict.fromkeys(run for stage in same for run in stage["runs"].split(","))
+            )
             command = [*self.experiment(same[0], runs, same[0]["seeds"][0]), "--prepare"]
             yield Job(f"corpora of {name}", command)
 
