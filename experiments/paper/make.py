@@ -128,12 +128,13 @@ class Maker:
         return [*command, "--set", *self.settings] if self.settings else command
 
     def analysis(self, stage: Stage) -> list[str]:
-        model = (
-            [] if stage["analyse"] == "bundled" else ["--model", str(self.work / stage["analyse"])]
-        )
-        source, reference = (f"{self.data / stage['set']}.{side}" for side in ("de", "en"))
+        """`analyse` is a bundled model, or one in WORK; its languages are the sides of the set."""
+        name = stage["analyse"]
+        model = str(self.work / name) if "/" in name else name
+        sides = stage.get("sides", ["de", "en"])
+        source, reference = (f"{self.data / stage['set']}.{side}" for side in sides)
         limit = ["--sentences", str(self.limit)] if self.limit else []
-        return [sys.executable, "-m", "waitinfo", "analyse", *model, "--source", source,
+        return [sys.executable, "-m", "waitinfo", "analyse", "--model", model, "--source", source,
                 "--reference", reference, "--out", str(self.work / stage["out"]),
                 *self.filled(stage.get("options", [])), *limit]  # fmt: skip
 
