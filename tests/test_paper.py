@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.test_curves import point
 from tests.test_experiments import ROOT, check_commands, load_script, parsed, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
@@ -95,6 +96,35 @@ def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
     left = list(published.trainings([{**stage, "turn": 1, "runs": "wait-info,zeta-source,full"}]))
     assert not any("wait-info" in job.name or "full" in job.name for job in left)
     assert {job.minutes for job in left} <= {1 + 2 * make.BESIDE}
+
+
+def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
+    stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [2]}
+    stages = [
+        {**stage, "turn": 2, "runs": "full"},
+        {**stage, "turn": 1, "runs": "wait-info,full", "seeds": [1]},
+        {**stage, "turn": 1, "experiment": "en-vi", "runs": "multipath"},
+    ]
+    first, second = (job.command for job in maker_in(tmp_path).preparations(stages))
+    assert first[2] == "multi30k-ablations" and first[-1] == "--prepare"
+    assert first[first.index("--runs") + 1] == "full,wait-info" and second[2] == "en-vi"
+
+
+def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
+    """By hand: 30 at AL 2 and 34 at AL 6, over curves of 29 to 35 and of constant 31."""
+    claims, catch_up = load_script("paper/claims"), "multipath-by-catch-up-of-6"
+    heights = {
+        "own": {2: 30, 6: 34}, "multipath": {2: 29, 6: 35}, catch_up: {2: 31, 4: 31, 6: 31},
+    }  # fmt: skip
+    found = [
+        {**point(name, al, al, bleu), "seed": 1}
+        for name, curve in heights.items()
+        for al, bleu in curve.items()
+    ]
+    found.append({**point("own", 4, 4, 60), "seed": 2})  # a seed that only one of them has
+    made = claims.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
+    assert made == "−1.0 to +0.2, largest at AL 3.5"
+    assert claims.lead(found, "absent", "multipath") == "no common latency"
 
 
 def test_several_runs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
