@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.test_curves import point
@@ -125,6 +126,28 @@ def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
     made = claims.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
     assert made == "−1.0 to +0.2, largest at AL 3.5"
     assert claims.lead(found, "absent", "multipath") == "no common latency"
+
+
+def test_differences_of_all_changes_together() -> None:
+    """Three systems and four seeds, against least squares with an effect for each."""
+    claims = load_script("paper/claims")
+    names = ("wait-info", "zeta-source", "zeta-target")
+    scores = np.array([[30, 31, 29, 32], [33, 33, 31, 34], [30, 32, 30, 31]], float)
+    found = [
+        {**point(name, al, al, score), "seed": seed}
+        for name, row in zip(names, scores, strict=True)
+        for seed, score in enumerate(row)
+        for al in (2, 9)
+    ]
+    effects = np.zeros((12, 7))  # of each system and each seed
+    for place, (system, seed) in enumerate(np.ndindex(3, 4)):
+        effects[place, [system, 3 + seed]] = 1
+    fitted = effects @ np.linalg.lstsq(effects, scores.ravel(), rcond=None)[0]
+    half = claims.student(6) * (2 / 4 * ((scores.ravel() - fitted) ** 2).sum() / 6) ** 0.5
+    (figure,) = claims.pooled(found).values()
+    assert figure.startswith(f"±{half:.1f} (3 systems, 4 seeds), p = 0.0")
+    known = {10: 2.228, 12: 2.179, 20: 2.086}  # from a printed table
+    assert all(abs(claims.student(free) - t) < 0.005 for free, t in known.items())
 
 
 def test_several_runs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
 from typing import Any
+
+import numpy as np
 
 from waitinfo.evaluation.curves import difference, make_curves
 from waitinfo.evaluation.points import Point, read_points, select
@@ -31,6 +34,7 @@ CHANGES = {
     "multipath": "multipath",
 }
 SOME_AL = (3, 5, 7)  # where catch-up is shown
+POOLED_AL = range(3, 9)  # that all changes on captions reach
 LEAD_AL = [x / 2 for x in range(2, 21)]  # where leads are looked for
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
 
@@ -214,9 +218,50 @@ def ablations(found: Sequence[Point]) -> dict[str, str]:
         if name in names:
             made[f"{what}, captions"] = gap(found, name, "wait-info")
             made[f"{what}, captions, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
+    made |= pooled(found)
     for name in ("wait-info", "plain-cross-attention"):
         made |= {f"AL at K = 3, {name}": at_dial(found, name, 3)} if name in names else {}
     return made
+
+
+def pooled(found: Sequence[Point]) -> dict[str, str]:
+    """How far wait-info and its changes differ, all together, as a table of systems by seeds.
+
+    The interval of every difference is that of the residuals, which all of them share. The p-value
+    is the share of permutations within the seeds that spread the systems' means as far.
+    """
+    runs: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in found:
+        if point["name"] in {"wait-info", *CHANGES} - {"multipath"}:
+            runs[point["name"]][point["seed"]].append(point)
+    blocks = max(map(len, runs.values()))
+    scores = np.array([
+        [level(seeds[seed]) for seed in sorted(seeds)]
+        for seeds in runs.values()
+        if len(seeds) == blocks
+    ])  # fmt: skip
+    systems = len(scores)
+    free = (systems - 1) * (blocks - 1)
+    left = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    half = student(free) * np.sqrt(2 / blocks * (left**2).sum() / free)
+    random = np.random.default_rng(1)
+    spread = [random.permuted(scores, axis=0).mean(1).var() for _ in range(10_000)]
+    p = np.mean(np.array(spread) >= scores.mean(1).var())
+    return {
+        "changes, all together": f"±{half:.1f} ({systems} systems, {blocks} seeds), p = {p:.1f}"
+    }
+
+
+def level(found: Sequence[Point]) -> float:
+    """Mean BLEU over latencies that all of them reach."""
+    (curve,) = make_curves(found, "paper.AL", "BLEU")
+    return float(np.mean([curve.at(x) for x in POOLED_AL]))
+
+
+def student(free: int) -> float:
+    """The 97.5% quantile of Student's t, from the normal one (good from 10 degrees on)."""
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / 4 / free + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / free**2
 
 
 def at_dial(found: Sequence[Point], name: str, k: int) -> str:

@@ -28,12 +28,17 @@ from waitinfo.evaluation.curves import Curve, value
 from waitinfo.evaluation.points import Point, read_points, select
 
 SEED_AL = range(3, 9)
-CHANGES = {  # pictures of the ablations: wait-info, and what is changed in it
+CHANGES = {  # pictures of the ablations: what is changed in wait-info
     "parts": ("plain-self-attention", "plain-cross-attention", "source-info-one",
               "target-info-one"),
     "information": ("info-by-frequency", "info-by-norm"),
     "total-info": ("zeta-source", "zeta-target", "no-sum-loss", "lambda-1"),
 }  # fmt: skip
+TITLES = {
+    "parts": "wait-info without parts of it",
+    "information": "info by attention, frequency and norm",
+    "total-info": "the total of info (ζ), and its weight (λ)",
+}
 TABLED = ("pos", "ratio", "early-stop", "attention", "difficulty", "significance")
 ANALYSED = {  # pictures, and the analyses that they are of
     "de-en-analysis": {
@@ -88,7 +93,7 @@ def pictures_of_changes(curves: dict[str, Curve]) -> dict[str, Output]:
     found: dict[str, Output] = {}
     for group, names in CHANGES.items():
         shown = [curves[name] for name in ("wait-info", *names, "multipath") if name in curves]
-        title = f"Multi30k German → English, test 2016: {group.replace('-', ' ')}"
+        title = f"Multi30k German → English, test 2016: {TITLES[group]}"
         if any(curve.name in names for curve in shown):
             found[f"multi30k-ablations/curves.{group}.svg"] = Picture(shown, title, bands=True)
     return found
