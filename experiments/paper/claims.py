@@ -102,11 +102,21 @@ def analysis(folder: str) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
-def from_analysis() -> dict[str, str]:
-    found = analysis("de-en-analysis")["newstest2015"]
+def from_analyses() -> dict[str, str]:
+    """What the analyses found, each under the name of its model."""
+    models = {"small": analysis("de-en-analysis")["newstest2015"], **analysis("box-analysis")}
+    return {
+        f"{model}: {name}": figure
+        for model, found in models.items()
+        if "significance" in found
+        for name, figure in from_analysis(found).items()
+    }
+
+
+def from_analysis(found: dict[str, Any]) -> dict[str, str]:
     made = {
-        "info ratio, analysis": f"{found['ratio']['info_ratio']:.2f}",
-        "length ratio, analysis": f"{found['ratio']['length_ratio']:.2f}",
+        "info ratio": f"{found['ratio']['info_ratio']:.2f}",
+        "length ratio": f"{found['ratio']['length_ratio']:.2f}",
         "total of a source less that of its reference": (
             f"{signed(found['ratio']['difference']['mean'])}, deviation "
             f"{found['ratio']['difference']['deviation']:.1f}"
@@ -126,7 +136,7 @@ def from_analysis() -> dict[str, str]:
         shown = [
             at for at in other["at"] if (at["p"] < 0.05 if plain else at["latency"] in SOME_AL)
         ]
-        made[f"same weights, wait-info over {other['name']}"] = "; ".join(map(significance, shown))
+        made[f"wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
 
 
@@ -140,6 +150,8 @@ def split(found: dict[str, Any]) -> dict[str, str]:
             if at["sentences"]["early"] >= 50
         ]
         made[f"BLEU of early stops, {subject['name']}"] = signed(mean(gaps)) if gaps else "few"
+        shares = ", ".join(f"{100 * at['early_stop']:.1f}" for at in subject["dials"])
+        made[f"early stops, {subject['name']}"] = f"{shares}%"
     return made
 
 
@@ -207,7 +219,7 @@ def claims() -> dict[str, str]:
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
     }
-    return made | ablations(small) | from_analysis() | leads()
+    return made | ablations(small) | from_analyses() | leads()
 
 
 def ablations(found: Sequence[Point]) -> dict[str, str]:
@@ -218,7 +230,9 @@ def ablations(found: Sequence[Point]) -> dict[str, str]:
         if name in names:
             made[f"{what}, captions"] = gap(found, name, "wait-info")
             made[f"{what}, captions, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
+            made[f"early stop, {what}, captions"] = early(found, f"{name}-allow")
     made |= pooled(found)
+    made["early stop, captions, three seeds"] = early(found, "wait-info-allow")
     for name in ("wait-info", "plain-cross-attention"):
         made |= {f"AL at K = 3, {name}": at_dial(found, name, 3)} if name in names else {}
     return made
@@ -330,7 +344,8 @@ def leads() -> dict[str, str]:
                 made[f"lead, {experiment}, {name}, same weights"] = lead(found, name, own)
     for folder in ("de-en-analysis", "box-analysis"):
         for name, numbers in analysis(folder).items():
-            made[f"lead, {folder}, {name}"] = lead_on_same_weights(numbers)
+            if "significance" in numbers:
+                made[f"lead, {folder}, {name}"] = lead_on_same_weights(numbers)
     return made
 
 

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from waitinfo.analysis.case import END
 from waitinfo.evaluation.points import set_name
 
 
@@ -25,7 +26,10 @@ def without_text(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbered(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**token, "token": str(number)} for number, token in enumerate(tokens, 1)]
+    return [
+        token if token["token"] == END else {**token, "token": str(number)}
+        for number, token in enumerate(tokens, 1)
+    ]
 
 
 def rounded(value: Any) -> Any:

@@ -136,19 +136,22 @@ def authors_code(results: Path) -> dict[str, Output]:
 
 
 def analyses(results: Path) -> dict[str, Output]:
-    """Tables of every analysis, and pictures of the first test set or of each direction."""
+    """Tables of every analysis, and pictures: of each direction, if there are two."""
     found: dict[str, Output] = {}
     for folder, shown in ANALYSED.items():
         path = results / folder / "measurements.json"
         measured = json.loads(path.read_text("utf-8")) if path.exists() else {}
         parts = []
         for name, numbers in measured.items():
-            parts.append(f"# {name}\n\n{numbers['facts']['test']['sentences']:,} sentences.\n")
-            for what in filter(numbers.__contains__, TABLED):
+            tabled = [what for what in TABLED if what in numbers]
+            if tabled:
+                count = numbers["facts"]["test"]["sentences"]
+                parts.append(f"# {name}\n\n{count:,} sentences.\n")
+            for what in tabled:
                 parts.append(f"## {ANALYSES[what].title}\n")
                 made = ANALYSES[what].tables(numbers[what])
                 parts += [f"{each.title}:\n\n{table(each.heads, each.rows)}" for each in made]
-            ending = "" if len(measured) == 1 else f".{name}"
+            ending = "" if len(measured) == 1 or name == "case" else f".{name}"
             found |= {
                 f"{folder}/{picture}{ending}.svg": Analysis(what, picture, numbers[what])
                 for picture, what in shown.items()
