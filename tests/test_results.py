@@ -114,7 +114,7 @@ def test_pictures_of_the_analysis_match_its_numbers(
 ) -> None:
     """The order of the parts of speech, means and axes are those of a new drawing."""
     pictures = {n: made for n, made in outputs.items() if hasattr(made, "numbers")}
-    assert len(pictures) >= 12
+    assert len(pictures) == 15
     for name, made in pictures.items():
         made.draw(tmp_path / "new.svg")
         assert texts_of(RESULTS / name) == texts_of(tmp_path / "new.svg"), (
