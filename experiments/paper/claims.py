@@ -122,6 +122,12 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
             f"{found['ratio']['difference']['deviation']:.1f}"
         ),
     }
+    for at in found["ratio"]["reference_path_ends"]:
+        if at["k"] == 5 and (off := at.get("from_even_path")):
+            shares = f"{100 * off['within_1']:.0f}% and {100 * off['within_2']:.0f}%"
+            made["tokens from an even path at K = 5"] = (
+                f"{off['mean']:.1f}, within 1 and 2: {shares}"
+            )
     for side in ("source", "target"):
         content, function = (
             found["pos"][side]["kinds"][kind] for kind in ("content words", "function words")
