@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.test_experiments import ROOT, check_commands, load_script, runner
+from tests.test_experiments import (
+    ROOT,
+    check_commands,
+    commands_of,
+    load_script,
+    parsed,
+    runner,
+)
+from waitinfo.config import apply_settings, from_mapping
 from waitinfo.evaluation.points import Point
+from waitinfo.model.config import ModelConfig
+from waitinfo.training.config import RunConfig
 
 NAME = "ingredients/ingredients"
 FOLDER = ROOT / "experiments" / "ingredients"
@@ -20,6 +32,20 @@ gains = load_script("gains")
 
 def test_every_command_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     check_commands(NAME, monkeypatch)
+
+
+def test_every_setting_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tomllib.loads((ROOT / "recipes" / "student.toml").read_text("utf-8"))
+    trained = [c for c in commands_of(NAME, monkeypatch) if c[0] == "train"]
+    assert len(trained) == len(runner.read_experiment(NAME)["runs"])
+    for command in trained:
+        options = parsed(command)
+        values = apply_settings(copy.deepcopy(recipe) | {"data": "corpus"}, options["set_"])
+        values["system"]["name"] = options["system"]
+        run = RunConfig.from_values(values)
+        assert run.training.updates == 3000
+        shape = {"source_vocabulary": 9, "target_vocabulary": 9, **run.system.model_defaults}
+        run.system.check_model(from_mapping(ModelConfig, {**shape, **run.model}, "model"))
 
 
 def test_every_run_has_a_target_and_a_title() -> None:
