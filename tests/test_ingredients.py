@@ -80,7 +80,7 @@ def test_points_of_every_condition_are_needed(tmp_path: Path) -> None:
     made = runner.Runner(runner.read_experiment(NAME), tmp_path, tmp_path, tmp_path)
     (run,) = [run for run in made.experiment["runs"] if run["run"] == "europarl"]
     sets = [f"newstest2013{end}" for end in ("", "-lower", "-documents", "-documents-lower")]
-    points = [point("europarl", each, k, 5, 20) for each in sets[:2] for k in (3, 5, 9)]
+    points = [point("europarl", each, k, 5, 20) for each in sets[:2] for k in (1, 3, 5, 9)]
     points += [point("europarl", each, 5, 5, 20) for each in sets[2:]]
     made.points = lambda run: points
     assert made.scored(run)
@@ -109,9 +109,9 @@ def test_text_is_compared_with_the_run_before() -> None:
     points = [*line("europarl", gains.DEV, 10), *line("parallel", gains.DEV, 12.5)]
     points += [point("parallel", f"{gains.DEV}-documents", 5, 5, 17.25)]
     ((_, heads, rows),) = gains.tables(points)
-    assert heads[1:4] == ["AL 4", "AL 6", "AL 8"] and len({len(row) for row in rows}) == 1
-    assert rows[0][1:5] == ["14.00", "16.00", "18.00", ""]
-    assert rows[1][1:4] == ["16.50", "18.50", "20.50"] and rows[1][7] == "17.25"
+    assert heads[1:4] == ["AL 3", "AL 5", "AL 8"] and len({len(row) for row in rows}) == 1
+    assert rows[0][1:5] == ["13.00", "15.00", "18.00", ""]
+    assert rows[1][1:4] == ["15.50", "17.50", "20.50"] and rows[1][7] == "17.25"
     assert rows[2][:5] == ["", "+2.50", "+2.50", "+2.50", ""] and rows[2][7] == ""
 
 
@@ -119,8 +119,11 @@ def test_options_are_compared_with_all_text() -> None:
     points = [p for seed, start in ((1, 10), (2, 11)) for p in line("all", gains.DEV, start, seed)]
     points += line("four-draws", gains.DEV, 10)
     tables = {title.split(",")[0]: rows for title, _, rows in gains.tables(points)}
+    deviation = f"{np.std([10, 11], ddof=1):.2f}"
+    ((_, *spread),) = tables["Standard deviation over the 2 seeds of all text:"]
+    assert spread == [deviation] * 3 + [""] * 5
     rows = tables["Training options"]
-    assert rows[0][:2] == ["`system.draws=4`", "14.00"] and rows[1][:2] == ["", "-0.50"]
+    assert rows[0][:2] == ["`system.draws=4`", "13.00"] and rows[1][:2] == ["", "-0.50"]
 
 
 def test_the_lead_over_multipath_has_its_interval() -> None:
