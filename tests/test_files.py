@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
-import random
 import os
+import random
 from pathlib import Path
 
 import pytest

@@ -72,7 +72,7 @@ def _options(request: Request) -> TranslationOptions:
     return TranslationOptions(
         k=request.k,
         ending=request.ending,
-        segment=request.cuts_lines,
+        segment=request.segment,
         beam=request.beam,
         best=request.best,
         temperature=request.temperature,

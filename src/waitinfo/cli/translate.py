@@ -67,11 +67,6 @@ class Request:
     server: str | None = None
     key: str | None = None
 
-    @property
-    def cuts_lines(self) -> bool:
-        """Whether the sentences of a whole line are translated one by one."""
-        return Segmentation.parse(self.segment).punctuated
-
 
 def run(request: Request) -> None:
     if request.k is not None and request.lag is not None:
@@ -342,7 +337,7 @@ def _at_pace(
 
 def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
     translator = LineTranslator(
-        loaded, TranslationOptions(beam=request.beam, segment=request.cuts_lines)
+        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
     )
     for chunk in _chunks(lines, TOGETHER * 4):
         found = {
