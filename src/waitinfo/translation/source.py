@@ -22,18 +22,19 @@ INNER_END = re.compile(f"(?<=[{re.escape(STOPS)}])(?!{GO_ON.pattern}|$)")
 Sentences = list[list[int]]  # the token sequences of a line
 
 
-def split_sentences(text: str, inside: bool = True) -> Iterator[str]:
+def split_sentences(text: str, inside: bool) -> Iterator[str]:
     """Yield the sentences of a normalised text, also those `inside` words without spaces."""
     sentence: list[str] = []
     for word in text.split():
-        last = word
+        last = tail = word
         if inside and is_unspaced(word):
             *ended, last = INNER_END.split(word)
+            tail = word[-TAIL:]  # all that a stream looks at
             for part in ended:
                 yield " ".join([*sentence, part])
                 sentence = []
         sentence.append(last)
-        if word[-1] in LAST_LETTERS and ends_sentence(word if last is word else word[-TAIL:]):
+        if word[-1] in LAST_LETTERS and ends_sentence(tail):
             yield " ".join(sentence)
             sentence = []
     if sentence:
@@ -76,13 +77,16 @@ class SourceText:
         """
         texts = [normalise(line) for line in lines]
         if self.segmentation.punctuated:
-            inside = self.tokenizer.has_bytes
-            sentences = [list(split_sentences(text, inside)) for text in texts]
+            sentences = [list(split_sentences(text, self._is_unspaced(text))) for text in texts]
         else:
             sentences = [[text] if text else [] for text in texts]
         flat = [sentence for line in sentences for sentence in line]
         tokens = iter(self.tokenizer.encode_many(flat, threads))
         return [self._line(line, [next(tokens) for _ in line]) for line in sentences]
+
+    def _is_unspaced(self, text: str) -> bool:
+        """Whether a text has words that are read token by token."""
+        return self.tokenizer.has_bytes and is_unspaced(text)
 
     def _line(self, texts: list[str], sentences: Sentences) -> Sentences | None:
         if self._needs_window([len(tokens) for tokens in sentences]):
@@ -111,7 +115,7 @@ class SourceText:
         """The tokens of a sentence, by word; without spaces, every token is read by itself."""
         for word in sentence.split():
             tokens = self.tokenizer.encode(word)
-            if self.tokenizer.has_bytes and is_unspaced(word):
+            if self._is_unspaced(word):
                 yield from ([token] for token in tokens)
             else:
                 yield tokens
