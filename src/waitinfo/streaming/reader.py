@@ -88,6 +88,7 @@ class Reader:
 
     def _grow(self, letters: str) -> None:
         """More letters of the present word."""
+        letters = letters.replace(SPACE, "_")  # as `normalise` does
         if self._growing is None:
             self._letters += letters
             if not (is_unspaced(self._letters) and self.tokenizer.has_bytes):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from waitinfo.streaming.reader import GO_ON, STOPS, TAIL
+from waitinfo.streaming.reader import GO_ON, STOPS, TAIL, Reader
 from waitinfo.streaming.segmenter import CLOSERS, ENDS, Segmentation, ends_sentence
 from waitinfo.text.files import normalise
 from waitinfo.text.scripts import is_unspaced
@@ -82,16 +82,22 @@ class SourceText:
             sentences = [[text] if text else [] for text in texts]
         flat = [sentence for line in sentences for sentence in line]
         tokens = iter(self.tokenizer.encode_many(flat, threads))
-        return [self._line(line, [next(tokens) for _ in line]) for line in sentences]
+        return [
+            self._line(text, line, [next(tokens) for _ in line])
+            for text, line in zip(texts, sentences, strict=True)
+        ]
 
     def _is_unspaced(self, text: str) -> bool:
         """Whether a text has words that are read token by token."""
         return self.tokenizer.has_bytes and is_unspaced(text)
 
-    def _line(self, texts: list[str], sentences: Sentences) -> Sentences | None:
-        if self._needs_window([len(tokens) for tokens in sentences]):
+    def _line(self, text: str, parts: list[str], sentences: Sentences) -> Sentences | None:
+        lengths = [len(tokens) for tokens in sentences]
+        if self._needs_window(lengths):
             return None
-        pairs = zip(texts, sentences, strict=True)
+        if max(lengths, default=0) > self.limit and self._is_unspaced(text):
+            return list(self._read(text))
+        pairs = zip(parts, sentences, strict=True)
         return [piece for pair in pairs for piece in self._pieces(*pair)]
 
     def _needs_window(self, lengths: list[int]) -> bool:
@@ -107,15 +113,20 @@ class SourceText:
 
     def _pieces(self, sentence: str, tokens: list[int]) -> Iterator[list[int]]:
         if len(tokens) > self.limit:
-            yield from split_tokens(list(self._words(sentence)), self.limit)
+            words = [self.tokenizer.encode(word) for word in sentence.split()]
+            yield from split_tokens(words, self.limit)
         elif tokens:
             yield tokens
 
-    def _words(self, sentence: str) -> Iterator[list[int]]:
-        """The tokens of a sentence, by word; without spaces, every token is read by itself."""
-        for word in sentence.split():
-            tokens = self.tokenizer.encode(word)
-            if self._is_unspaced(word):
-                yield from ([token] for token in tokens)
+    def _read(self, text: str) -> Iterator[list[int]]:
+        """The same for long sentences without spaces, whose tokens are read one by one."""
+        reader = Reader(self.tokenizer, segmentation=self.segmentation)
+        reader.add(text)
+        reader.end()
+        words: list[list[int]] = []
+        for piece in reader.queue:
+            if piece is not None:
+                words.append(piece.tokens)
             else:
-                yield tokens
+                yield from split_tokens(words, self.limit)
+                words = []
