@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "paper")]
 import drawn  # noqa: E402
 
+import gains  # noqa: E402
 from tables import (  # noqa: E402
     Output,
     Picture,
@@ -136,6 +137,22 @@ def en_vi(results: Path) -> dict[str, Output]:
     }
 
 
+def ingredients(results: Path) -> dict[str, Output]:
+    """What each ingredient of the students gives, once it has been measured."""
+    path = results / "de-en-ingredients" / "points.jsonl"
+    if not path.exists():
+        return {}
+    points = read_points([path])
+    parts = (f"{title}\n\n{table(heads, rows)}" for title, heads, rows in gains.tables(points))
+    here = select(points, [f"set={gains.TEST}"])
+    shown = [{**p, "name": gains.SYSTEMS[p["name"]]} for p in here if p["name"] in gains.SYSTEMS]
+    title = f"German → English, {gains.TEST}, the same text and 3,000 updates"
+    return {
+        "de-en-ingredients/table.md": "\n".join(parts),
+        "de-en-ingredients/curves.svg": picture(by_name(shown), title),
+    }
+
+
 def word_lag(point: Point) -> float:
     """LAAL in words; of documents that of the whole stream."""
     return (point.get("documents") or {}).get("LongLAAL", point["word"]["LAAL"])
@@ -240,8 +257,8 @@ def held_lags(results: Path) -> dict[str, str]:
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
-    for experiment in (multi30k, norm_before, de_en, ablations, en_vi, conditions, held_lags, box,
-                       *drawn.EXPERIMENTS):  # fmt: skip
+    for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients,
+                       conditions, held_lags, box, *drawn.EXPERIMENTS):  # fmt: skip
         found |= experiment(results)
     return found
 

@@ -151,6 +151,8 @@ class SourceEncoder:
         aware = info if self.model.config.info_self_attention else None
         assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
         native.encode(x, rows, at.astype(np.int32), aware, self.caches, self.memory)
+        if self.model.config.info_from == "context":
+            info = self.model.context_info(torch.from_numpy(x)).numpy()
         first = np.cumsum(counts) - counts  # of each row
         if info is not None:
             self.info.numpy()[rows, at] = info
