@@ -183,6 +183,18 @@ def box(results: Path) -> dict[str, Output]:
     return {f"box/{name}": made for name, made in boxed(results / "box").items()}
 
 
+def before_and_after(results: Path) -> dict[str, Output]:
+    """The bundled model of release 0.1, and the one that took its place."""
+    curves = []
+    for run, folder, name in (("de-en", "box", "bundled now"),
+                              ("wait-info-small", "de-en", "bundled in release 0.1")):  # fmt: skip
+        points = read_points([results / folder / "points.jsonl"])
+        here = select(points, ["set=newstest2015", f"run={run}", f"name={run}"])
+        curves += by_name({**point, "name": name} for point in here).values()
+    title = "German → English, newstest2015: the model in the box"
+    return {"de-en/curves.before-and-after.svg": Picture(curves, title)}
+
+
 # Spoken text
 
 
@@ -257,8 +269,8 @@ def held_lags(results: Path) -> dict[str, str]:
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
-    for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients,
-                       conditions, held_lags, box, *drawn.EXPERIMENTS):  # fmt: skip
+    for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients, conditions,
+                       held_lags, box, before_and_after, *drawn.EXPERIMENTS):  # fmt: skip
         found |= experiment(results)
     return found
 
