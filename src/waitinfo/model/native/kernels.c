@@ -29,11 +29,17 @@
 #define PARTS 3 /* of a precise number, each of 8 bits */
 #define STEP 254.0f /* from one part to the next */
 
-/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4]. */
+/* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
+ * read with them: elsewhere, every block would have to wait for it. */
+typedef struct {
+    int32_t shift[BLOCK]; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
+    float factor[BLOCK], bias[BLOCK];
+} Scaling;
+
+/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4], with a
+ * Scaling behind every block. */
 typedef struct {
     const int8_t *weights;
-    const int32_t *shift; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
-    const float *factor, *bias;
     int32_t inputs, outputs, groups;
     int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
     /* If inputs are centered, else NULL: what is subtracted from them, and 1 / how often they come.
@@ -42,6 +48,15 @@ typedef struct {
     const int32_t *repeated, *before;
     int64_t repeats;
 } Linear;
+
+/* The block of weights that output n is in. */
+static inline const int8_t *block_of(const Linear *m, int n) {
+    return m->weights + (size_t)(n / BLOCK) * ((size_t)m->groups * 4 * BLOCK + sizeof(Scaling));
+}
+
+static inline const Scaling *scaling_of(const Linear *m, const int8_t *block) {
+    return (const Scaling *)(block + (size_t)m->groups * 4 * BLOCK);
+}
 
 typedef struct {
     const float *weight, *bias;
@@ -393,21 +408,32 @@ int waitinfo_best_kind(void) {
 #define CALL(kind, name, ...) name##_plain(__VA_ARGS__)
 #endif
 
+/* Bytes of a Linear's weights. */
+int64_t waitinfo_packed_size(int32_t outputs, int32_t inputs) {
+    int64_t blocks = (outputs + BLOCK - 1) / BLOCK, groups = (inputs + 3) / 4;
+    return blocks * (groups * 4 * BLOCK + (int64_t)sizeof(Scaling));
+}
+
 /* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. The weights of
  * repeated inputs come again behind the others. */
 void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
-                   int32_t repeats, int32_t positive, int8_t *packed, int32_t *shift) {
-    int groups = (inputs + repeats + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
-    memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
+                   int32_t repeats, int32_t positive, const float *factor, const float *bias,
+                   int8_t *packed) {
+    int groups = (inputs + repeats + 3) / 4;
+    Linear m = {.weights = packed, .groups = groups};
+    memset(packed, 0, waitinfo_packed_size(outputs, inputs + repeats));
     for (int n = 0; n < outputs; n++) {
         int32_t sum = 0;
+        int8_t *block = (int8_t *)block_of(&m, n);
+        Scaling *scaling = (Scaling *)scaling_of(&m, block);
         for (int i = 0; i < inputs + repeats; i++) {
             int8_t w = weights[(size_t)n * inputs + (i < inputs ? i : repeated[i - inputs])];
             sum += w;
-            size_t group = (size_t)(n / BLOCK) * groups + i / 4;
-            packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;
+            block[((size_t)(i / 4) * BLOCK + n % BLOCK) * 4 + i % 4] = w;
         }
-        shift[n] = positive ? 0 : 128 * sum;
+        scaling->shift[n % BLOCK] = positive ? 0 : 128 * sum;
+        scaling->factor[n % BLOCK] = factor[n];
+        scaling->bias[n % BLOCK] = bias ? bias[n] : 0;
     }
 }
 

@@ -88,24 +88,30 @@ static void NAME(products)(const uint8_t *a, int rows, int stride, const int8_t 
         MULTIPLY(a + (size_t)r * stride, rows - r, stride, weights, groups, sums + r * BLOCK);
 }
 
+/* What integer sums of a block stand for. */
+static inline void NAME(rescale)(const Scaling *scaling, const int32_t *sums, float largest,
+                                 float *y) {
+    for (int j = 0; j < BLOCK; j++) {
+        float v = (float)(sums[j] - scaling->shift[j]) * scaling->factor[j];
+        v = v * largest;
+        y[j] = v + scaling->bias[j];
+    }
+}
+
 /* y = x W^T + b for rows of integers with a scale; with relu on request. */
 static void NAME(apply)(const Linear *m, int rows, float *y, int relu, Scratch *scratch) {
     int stride = 4 * m->groups;
     for (int n = 0; n < m->outputs; n += BLOCK) {
-        const int8_t *weights = m->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(m, n);
         NAME(products)(scratch->bytes, rows, stride, weights, m->groups, scratch->sums);
         int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
-            const int32_t *sums = scratch->sums + r * BLOCK;
-            float largest = scratch->largest[r];
-            float *to = y + (size_t)r * m->outputs + n;
-            for (int j = 0; j < count; j++) {
-                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                v = v * largest;
-                to[j] = v + m->bias[n + j];
-            }
+            float found[BLOCK];
+            NAME(rescale)(scaling_of(m, weights), scratch->sums + r * BLOCK, scratch->largest[r],
+                          found);
             if (relu)
-                for (int j = 0; j < count; j++) to[j] = to[j] > 0 ? to[j] : 0;
+                for (int j = 0; j < BLOCK; j++) found[j] = found[j] > 0 ? found[j] : 0;
+            memcpy(y + (size_t)r * m->outputs + n, found, count * sizeof(float));
         }
     }
 }
@@ -413,17 +419,12 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
     NAME(quantize)(m, x, rows, s->bytes, s->largest);
     for (int r = 0; r < rows; r++) best[r] = -1;
     for (int n = 0; n < m->outputs; n += BLOCK) {
-        const int8_t *weights = m->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(m, n);
         NAME(products)(s->bytes, rows, stride, weights, m->groups, s->sums);
         int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
-            const int32_t *sums = s->sums + r * BLOCK;
             float y[BLOCK], most = -INFINITY;
-            for (int j = 0; j < count; j++) {
-                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                v = v * s->largest[r];
-                y[j] = v + m->bias[n + j];
-            }
+            NAME(rescale)(scaling_of(m, weights), s->sums + r * BLOCK, s->largest[r], y);
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
             if (all) memcpy(all + (size_t)r * m->outputs + n, y, count * sizeof(float));
@@ -464,7 +465,8 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
         totals[r] = 0;
     }
     for (int n = 0; n < hidden->outputs; n += BLOCK) {
-        const int8_t *weights = hidden->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(hidden, n);
+        const Scaling *scaling = scaling_of(hidden, weights);
         NAME(products)(s->bytes, PARTS * rows, stride, weights, hidden->groups, s->sums);
         int count = hidden->outputs - n < BLOCK ? hidden->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
@@ -473,8 +475,8 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
             for (int j = 0; j < count; j++) {
                 float value = 0;
                 for (int p = PARTS - 1; p >= 0; p--) { /* smallest first */
-                    float part = (float)(sums[p * BLOCK + j] - hidden->shift[n + j]);
-                    part = part * hidden->factor[n + j];
+                    float part = (float)(sums[p * BLOCK + j] - scaling->shift[j]);
+                    part = part * scaling->factor[j];
                     float unit = p == 0 ? 1.0f : p == 1 ? STEP : STEP * STEP;
                     value = value + part / unit;
                 }

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
 KINDS = ("plain", "avx2", "vnni")
-BLOCK = 64  # outputs in a block of weights
 KEYS = 16  # keys in a block of a cache
 MOST_WIDTH = 256  # of a head
 
 
 class Linear(Structure):
     _fields_ = (
-        ("weights", c_void_p), ("shift", c_void_p), ("factor", c_void_p), ("bias", c_void_p),
-        ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32), ("positive", c_int32),
+        ("weights", c_void_p), ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32),
+        ("positive", c_int32),
         ("center", c_void_p), ("share", c_void_p), ("repeated", c_void_p), ("before", c_void_p),
         ("repeats", c_int64),
     )  # fmt: skip
@@ -73,6 +72,7 @@ class Library:
         self.code = ctypes.CDLL(str(path))
         if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, (Model, Layer, Embedding))):
             raise ValueError(f"{path}: built from other sources; build it again")
+        self.code.waitinfo_packed_size.restype = c_int64
         best = self.code.waitinfo_best_kind()
         self.kind = best if kind is None else KINDS.index(kind)
         if self.kind > best:
