@@ -285,8 +285,11 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, int le
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
 }
 
-/* Ask for the first keys and values of a head, which are used soon. */
-static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
+/* Ask for the first keys and values of a head, which are used soon.
+ *
+ * Compilers take a function that only does this for one that does nothing, and leave out its calls
+ * unless it is always inlined. */
+__attribute__((always_inline)) static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
     int pairs = (width + 1) / 2;
     const char *keys = (const char *)(cache->keys + head * cache->keys_capacity * pairs * 2);
     const char *values = (const char *)(cache->values + head * cache->values_capacity * width);
@@ -297,12 +300,19 @@ static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int 
     __builtin_prefetch(cache->units + head * cache->keys_capacity, 0, 2);
 }
 
+__attribute__((always_inline)) static inline void NAME(fetch_heads)(const Cache *cache, int row,
+                                                                    int heads, int length,
+                                                                    int width) {
+    for (int h = 0; h < heads; h++) NAME(fetch)(cache, (size_t)row * heads + h, length, width);
+}
+
 /* Self-attention of new positions; their keys and values go to the cache first. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                  const int32_t *row, const int32_t *at, const float *info,
                                  const Cache *cache, float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH], value[MOST_WIDTH];
+    NAME(fetch_heads)(cache, row[0], heads, at[0] + 1, w);
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
     float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
@@ -333,6 +343,7 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
                                   float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     float unit = round_values / 12582912.0f / 2048.0f;
+    NAME(fetch_heads)(memory, row[0], heads, visible[0], w);
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < heads; h++) {
