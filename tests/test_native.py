@@ -202,7 +202,7 @@ def test_threads_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:
     from waitinfo.model.info import consistency
 
-    return consistency(source, target).reshape(source.shape).contiguous().numpy()
+    return consistency(source, target, exact=True).reshape(source.shape).contiguous().numpy()
 
 
 @pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)

@@ -25,6 +25,7 @@
 #define KEYS 16 /* in a block of a cache */
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
+#define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
 #define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
 #define PARTS 3 /* of a precise number, each of 8 bits */
 #define STEP 254.0f /* from one part to the next */
@@ -98,6 +99,38 @@ typedef struct {
     float *units;
     int64_t keys_capacity, values_capacity;
 } Cache;
+
+/* What the READs of an engine take and give, by row of a pass. */
+typedef struct {
+    const Model *model;
+    const Embedding *embedding; /* NULL if x and info are given */
+    const float *positions;
+    const Cache *caches, *memories;
+    const int32_t *token, *row, *at;
+    float *x, *info; /* embedded tokens, which become the states; info is NULL if there is none */
+    uint8_t *finite;
+    float *source_info; /* by row of the caches and position */
+    double *received; /* total info by row of the caches and number of tokens */
+    int32_t source_width, received_width;
+    int32_t aware; /* of info: self-attention */
+} Reading;
+
+/* What the WRITEs of an engine take and give, by row of a pass; `next` by row of the caches. */
+typedef struct {
+    const Model *model;
+    const Linear *scores;
+    const Embedding *embedding; /* of the best tokens, as the next inputs; NULL for none */
+    const float *positions;
+    const Cache *caches, *memories;
+    const float *next_x, *next_info;
+    const float *source_info; /* by row of the caches and position; NULL if attention ignores it */
+    const int32_t *never, *row, *at, *visible;
+    float *bias; /* of cross-attention */
+    float *x, *info; /* inputs, which become the states */
+    int32_t *token;
+    float *value, *scored, *embedded_x, *embedded_info;
+    int32_t nevers, aware, source_width;
+} Writing;
 
 typedef struct {
     uint8_t *bytes;
@@ -383,7 +416,9 @@ static void mix_vnni(const int16_t *weights, const int16_t *values, int length, 
 #endif
 
 /* The size of the structs, so that code built from other sources is noticed. */
-int waitinfo_layout(void) { return sizeof(Model) + sizeof(Layer) + sizeof(Embedding); }
+int waitinfo_layout(void) {
+    return sizeof(Model) + sizeof(Layer) + sizeof(Embedding) + sizeof(Reading) + sizeof(Writing);
+}
 
 /* Which kinds of code this CPU can run: 0 plain C, 1 AVX2, 2 AVX-512 with VNNI. */
 int waitinfo_best_kind(void) {
@@ -488,18 +523,77 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
 }
 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
-                  int nevers, int64_t *best, float *value, float *all) {
+                  int nevers, int32_t *best, float *value, float *all) {
     Scratch s;
     if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
     return 1;
 }
 
-/* Embed tokens at the positions `at`, with the embeddings of positions [..][width]. */
-int waitinfo_embed(int kind, const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
-                   const float *positions, float *x, float *info) {
+/* Embed tokens at `later` positions behind `at`, with the embeddings of positions [..][width]. */
+int waitinfo_embed(int kind, const Embedding *m, int rows, const int32_t *tokens, const int32_t *at,
+                   int later, const float *positions, float *x, float *info) {
     Scratch s;
     if (!scratch_open(&s, PARTS * rows, 1, m->width, 1)) return 0;
+    positions += (size_t)later * m->width;
     CALL(kind, embed, m, rows, tokens, at, positions, x, info, &s);
     return 1;
+}
+
+/* Embed and encode `count` source tokens, from the first one on; keep their info. */
+int waitinfo_read(int kind, const Reading *r, int first, int count, int keys) {
+    const Model *m = r->model;
+    const int32_t *at = r->at + first;
+    float *x = r->x + (size_t)first * m->width, *info = r->info ? r->info + first : 0;
+    if (r->embedding && !waitinfo_embed(kind, r->embedding, count, r->token + first, at, 0,
+                                        r->positions, x, info))
+        return 0;
+    if (!waitinfo_encode(kind, m, count, x, r->row + first, at, r->aware ? info : 0, r->caches,
+                         r->memories, keys))
+        return 0;
+    for (int i = 0; i < count; i++) {
+        const float *state = x + (size_t)i * m->width;
+        uint32_t most = 0;
+        for (int j = 0; j < m->width; j++) {
+            uint32_t bits;
+            memcpy(&bits, state + j, 4);
+            bits &= 0x7fffffff;
+            most = bits > most ? bits : most;
+        }
+        r->finite[first + i] = most < 0x7f800000;
+        if (info) {
+            size_t row = r->row[first + i];
+            double *total = r->received + row * r->received_width + at[i];
+            r->source_info[row * r->source_width + at[i]] = info[i];
+            total[1] = total[0] + info[i];
+        }
+    }
+    return 1;
+}
+
+/* One step of `count` rows, from the first one on: their best tokens, embedded as next inputs. */
+int waitinfo_write(int kind, const Writing *w, int first, int count, int keys) {
+    const Model *m = w->model;
+    size_t width = m->width, source_width = w->source_width;
+    const int32_t *row = w->row + first, *at = w->at + first, *visible = w->visible + first;
+    float *x = w->x + first * width, *info = w->info ? w->info + first : 0;
+    float *bias = w->source_info ? w->bias + first * source_width : 0;
+    for (int i = 0; i < count; i++) {
+        memcpy(x + i * width, w->next_x + row[i] * width, width * sizeof(float));
+        if (info) info[i] = w->next_info[row[i]];
+        if (bias)
+            CALL(kind, consistency, w->source_info + row[i] * source_width, info[i], visible[i],
+                 bias + i * source_width);
+    }
+    if (!waitinfo_decode(kind, m, count, x, row, at, visible, w->aware ? info : 0, bias,
+                         source_width, w->caches, w->memories, keys))
+        return 0;
+    int32_t *token = w->token + first;
+    float *scored = w->scored ? w->scored + (size_t)first * w->scores->outputs : 0;
+    if (!waitinfo_best(kind, w->scores, count, x, w->never, w->nevers, token, w->value + first,
+                       scored))
+        return 0;
+    return !w->embedding ||
+           waitinfo_embed(kind, w->embedding, count, token, at, 1, w->positions,
+                          w->embedded_x + first * width, info ? w->embedded_info + first : 0);
 }

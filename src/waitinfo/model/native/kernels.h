@@ -232,6 +232,30 @@ static inline double NAME(exponential)(double x) {
     return p * scale.d;
 }
 
+/* log(x) for normal x > 0, to the last bits of a double: x = 2^n m, and with s = (m - 1) / (m + 1),
+ * log m = 2 (s + s^3 / 3 + s^5 / 5 + ...). */
+static inline double NAME(logarithm)(double x) {
+    union { double d; int64_t i; } bits = {x};
+    const int64_t root = 0x3fe6a09e667f3bcd; /* sqrt(1/2), the least m */
+    int64_t n = (bits.i - root) >> 52;
+    bits.i -= n << 52;
+    double s = (bits.d - 1) / (bits.d + 1), t = s * s;
+    double p = 1.0 / 25.0;
+    p = p * t + 1.0 / 23.0;
+    p = p * t + 1.0 / 21.0;
+    p = p * t + 1.0 / 19.0;
+    p = p * t + 1.0 / 17.0;
+    p = p * t + 1.0 / 15.0;
+    p = p * t + 1.0 / 13.0;
+    p = p * t + 1.0 / 11.0;
+    p = p * t + 1.0 / 9.0;
+    p = p * t + 1.0 / 7.0;
+    p = p * t + 1.0 / 5.0;
+    p = p * t + 1.0 / 3.0;
+    p = p * t * s + s;
+    return (double)n * 6.93147180559945286227e-01 + 2 * p;
+}
+
 static inline double NAME(hyperbolic_tangent)(double x) {
     double e = NAME(exponential)(-2 * __builtin_fabs(x));
     return __builtin_copysign((1 - e) / (1 + e), x);
@@ -423,9 +447,18 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
     if (m->before) NAME(normalise)(&m->decoder_norm, x, 0, rows, m->width, x);
 }
 
+/* The bias of cross-attention for an input: log(2 - |info - theirs|), not below log(LEAST_WEIGHT). */
+static void NAME(consistency)(const float *theirs, float info, int count, float *bias) {
+    for (int j = 0; j < count; j++) {
+        float weight = 2.0f - __builtin_fabsf(info - theirs[j]);
+        weight = weight < LEAST_WEIGHT ? LEAST_WEIGHT : weight;
+        bias[j] = weight != weight ? weight : (float)NAME(logarithm)(weight);
+    }
+}
+
 /* The best output of every row but those in `never`; all outputs on request. */
 static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
-                       int64_t *best, float *value, float *all, Scratch *s) {
+                       int32_t *best, float *value, float *all, Scratch *s) {
     int stride = 4 * m->groups;
     NAME(quantize)(m, x, rows, s->bytes, s->largest);
     for (int r = 0; r < rows; r++) best[r] = -1;
@@ -503,7 +536,7 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
     }
 }
 
-static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
+static void NAME(embed)(const Embedding *m, int rows, const int32_t *tokens, const int32_t *at,
                         const float *positions, float *x, float *info, Scratch *s) {
     int width = m->width;
     for (int r = 0; r < rows; r++) {

@@ -68,7 +68,7 @@ class NativeMatrix:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
         """The best output of every row [R, in] but those in `never`, its score, and all scores."""
         count = len(rows)
-        best, value = np.empty(count, np.int64), np.empty(count, np.float32)
+        best, value = np.empty(count, np.int32), np.empty(count, np.float32)
         everything = np.empty((count, self.linear.outputs), np.float32) if scores else None
 
         def compute(part: slice) -> None:
@@ -80,7 +80,7 @@ class NativeMatrix:
             )  # fmt: skip
 
         run(divide(count), compute)
-        return best, value, everything
+        return best.astype(np.int64), value, everything
 
 
 def _arrays(prepared: Preparation) -> list[NDArray[Any]]:

@@ -1,0 +1,176 @@
+"""READs and WRITEs of an engine by the kernels, each in one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from waitinfo.model.native.kernels import Embedding, Reading, Writing, address
+from waitinfo.model.native.model import NEVER, NativeCaches, NativeModel
+from waitinfo.model.native.threads import divide, run
+
+if TYPE_CHECKING:
+    from waitinfo.model.native.embedding import NativeEmbedding
+
+FEW = 16  # rows that there is room for at first
+Shapes = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
+Numbers = NDArray[Any]
+
+
+class _Pass:
+    """Arrays with one row for each of a pass, at addresses that are fields of a struct.
+
+    For a pass of one row, making them and looking up their addresses would take long.
+    """
+
+    def __init__(self, struct: Reading | Writing, shapes: Shapes) -> None:
+        self.arrays: dict[str, Numbers] = {}
+        self._struct, self._shapes, self._room = struct, shapes, 0
+        self._pointer = ctypes.byref(struct)
+        self.reserve(FEW)
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many rows; what the arrays contain is lost."""
+        if rows <= self._room:
+            return
+        self._room = 1 << (rows - 1).bit_length()
+        for name, (kind, shape) in self._shapes.items():
+            self.arrays[name] = array = np.zeros((self._room, *shape), kind)
+            setattr(self._struct, name, array.ctypes.data)
+
+
+class NativeReading(_Pass):
+    """Embeds and encodes source tokens of some rows, and keeps their info."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        embedding: NativeEmbedding | None,
+        positions: Tensor,
+        caches: NativeCaches,
+        memories: NativeCaches,
+        info: tuple[Tensor, NDArray[np.float64]] | None,
+        aware: bool,
+    ) -> None:
+        """info: [slots, S] by position, and [slots, S] in total, by number of tokens.
+
+        `aware`: self-attention uses it.
+        """
+        self.code, self.embeds = model.code, embedding is not None
+        self._kept = (model, embedding, positions, caches, memories, info)
+        struct = Reading(
+            ctypes.pointer(model.model), _pointer(embedding), positions.data_ptr(),
+            caches.layers, memories.layers, aware=aware and info is not None,
+        )  # fmt: skip
+        shapes: dict[str, Any] = dict.fromkeys(("token", "row", "at"), (np.int32, ()))
+        shapes |= {"x": (np.float32, (model.model.width,)), "finite": (np.bool_, ())}
+        if info is not None:
+            known, received = info
+            struct.source_info, struct.source_width = known.data_ptr(), known.shape[1]
+            struct.received, struct.received_width = received.ctypes.data, received.shape[1]
+            shapes["info"] = (np.float32, ())
+        super().__init__(struct, shapes)
+
+    def __call__(
+        self,
+        tokens: Sequence[int],
+        rows: Sequence[int],
+        at: Sequence[int],
+        embedded: tuple[Tensor, Tensor | None] | None = None,
+    ) -> list[bool]:
+        """Encode tokens at the positions `at` of `rows`; the tokens of a row are in order.
+
+        Embedded tokens [N, d] and their info [N] are given where the kernels cannot compute them.
+        Returns whether the states of each token are finite.
+        """
+        count, keys = len(tokens), max(at) + 1
+        self.reserve(count)
+        arrays = self.arrays
+        arrays["token"][:count] = tokens
+        arrays["row"][:count] = rows
+        arrays["at"][:count] = at
+        if embedded is not None:
+            arrays["x"][:count] = embedded[0]
+            if embedded[1] is not None:
+                arrays["info"][:count] = embedded[1]
+
+        def compute(part: slice) -> None:
+            first = part.start
+            self.code.call("waitinfo_read", self._pointer, first, part.stop - first, keys)
+
+        run(divide(count, arrays["row"][:count]), compute)
+        return arrays["finite"][:count].tolist()
+
+
+class NativeWriting(_Pass):
+    """Computes the next token of some rows, and embeds it as the next input."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        embedding: NativeEmbedding | None,
+        positions: Tensor,
+        caches: NativeCaches,
+        memories: NativeCaches,
+        next_x: Tensor,
+        next_info: Tensor | None,
+        source_info: Tensor | None,
+        aware: bool,
+        scores: bool,
+    ) -> None:
+        """next_x [slots, d], next_info [slots]: the next inputs; `scores`: all are asked for.
+
+        source_info [slots, S]: what cross-attention compares with the info of an input.
+        """
+        self.code = model.code
+        tensors = (next_x, next_info, source_info)
+        self._kept = (model, embedding, positions, caches, memories, tensors)
+        width, outputs = model.model.width, model.embedding.linear.outputs
+        source_width = 0 if source_info is None else source_info.shape[1]
+        struct = Writing(
+            ctypes.pointer(model.model), ctypes.pointer(model.embedding.linear),
+            _pointer(embedding), positions.data_ptr(), caches.layers, memories.layers,
+            *(None if tensor is None else tensor.data_ptr() for tensor in tensors), address(NEVER),
+            nevers=len(NEVER), aware=aware and next_info is not None, source_width=source_width,
+        )  # fmt: skip
+        shapes: dict[str, Any] = dict.fromkeys(("row", "at", "visible", "token"), (np.int32, ()))
+        shapes |= dict.fromkeys(("x", "embedded_x"), (np.float32, (width,)))
+        shapes["value"] = (np.float32, ())
+        if next_info is not None:
+            shapes |= dict.fromkeys(("info", "embedded_info"), (np.float32, ()))
+        if source_info is not None:
+            shapes["bias"] = (np.float32, (source_width,))
+        if scores:
+            shapes["scored"] = (np.float32, (outputs,))
+        super().__init__(struct, shapes)
+
+    def __call__(self, rows: Numbers, at: Numbers, visible: Numbers) -> None:
+        """One step at the positions at [R] of rows [R], which see so many source tokens each.
+
+        The arrays then contain the states x [R, d], the best `token` [R], its logit `value` [R],
+        and the token as the next input: embedded_x [R, d] and embedded_info [R]; all logits
+        `scored` [R, V] if asked for.
+        """
+        count, keys = len(rows), int(max(at.max() + 1, visible.max()))
+        self.reserve(count)
+        arrays = self.arrays
+        arrays["row"][:count] = rows
+        arrays["at"][:count] = at
+        arrays["visible"][:count] = visible
+
+        def compute(part: slice) -> None:
+            first = part.start
+            self.code.call("waitinfo_write", self._pointer, first, part.stop - first, keys)
+
+        run(divide(count), compute)
+
+
+def _pointer(embedding: NativeEmbedding | None) -> Any:
+    """A pointer for a field of a struct: NULL without an embedding."""
+    kind = ctypes.POINTER(Embedding)
+    return kind() if embedding is None else ctypes.pointer(embedding.embedding)
