@@ -326,10 +326,9 @@ __attribute__((always_inline)) static inline void multiply_vnni_rows(
         const int8_t *w = weights + (size_t)g * BLOCK * 4;
         __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
         __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
+        /* Into the second level of caches, and every other line: its neighbour comes with it. */
         _mm_prefetch((const char *)(w + 4096), _MM_HINT_T1);
-        _mm_prefetch((const char *)(w + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(w + 4224), _MM_HINT_T1);
-        _mm_prefetch((const char *)(w + 4288), _MM_HINT_T1);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             int32_t four;
