@@ -227,6 +227,10 @@ __attribute__((always_inline)) static inline void multiply_avx2_rows(
             for (int j = 0; j < 4; j++) acc[r][j] = _mm256_setzero_si256();
         for (int g = 0; g < groups; g++) {
             const int8_t *w = weights + ((size_t)g * BLOCK + part) * 4;
+            if (!part) { /* as below; the other parts find them in a cache */
+                _mm_prefetch((const char *)(w + 4096), _MM_HINT_T1);
+                _mm_prefetch((const char *)(w + 4224), _MM_HINT_T1);
+            }
             __m256i in[2];
 #pragma GCC unroll 2
             for (int r = 0; r < rows; r++) {
