@@ -65,6 +65,7 @@ class Engine(BaseEngine):
         writer = TargetWriter if native is None else NativeWriter
         self.target = writer(model, system, self.state, self.source)
         self.shifter = Shifter(model, system, self.state, self.source, self.target)
+        self._for_arrays = getattr(system.ready, "for_arrays", False)
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
         self._events: list[TokenEvent] = []  # of the round under way
@@ -180,21 +181,22 @@ class Engine(BaseEngine):
             self._events += self.state.read_next(rows[hungry])
 
     def _may_write(self, rows: Rows) -> Numbers:
-        state, standing = self.state, self.state.standing(rows)
+        state = self.state
+        # Operators are faster on a number than on an array of one.
+        where = rows.item() if self._for_arrays and len(rows) == 1 else rows
+        standing = state.standing(where)
         read = standing.read
         within = standing.written < length_limit(read)
-        ready = within & (read >= state.least[rows]) & self._ready(standing)
+        ready = within & (read >= state.least[where]) & self._ready(standing)
         if state.forced:
             again = within & (read > 0) & state.forced.due(rows, read)
             ready = np.where(state.forced.mask(rows), again, ready)
-        return standing.complete | ready
+        return np.atleast_1d(standing.complete | ready)
 
     def _ready(self, standing: Standing) -> Numbers:
         """[R] whether the system would compute a token now."""
         ready: Any = self.system.ready
-        if getattr(ready, "for_arrays", False):
-            return ready(standing)
-        return ready(standing.tensors()).numpy()
+        return ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
 
     def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""

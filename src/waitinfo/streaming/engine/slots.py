@@ -145,8 +145,8 @@ class Slots(Places):
         """The same for one token of each of several rows."""
         self.received[rows, starts + 1] = self.received[rows, starts] + info
 
-    def standing(self, rows: Rows) -> Standing:
-        """Where some rows stand."""
+    def standing(self, rows: Rows | int) -> Standing:
+        """Where some rows stand, or one of them."""
         return Standing(
             self.k[rows], self.read[rows], self.written[rows], self.complete[rows],
             self.source_info[rows], self.target_info[rows],
