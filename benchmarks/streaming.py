@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from measurements import save
+from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerMatrix
@@ -38,7 +39,6 @@ from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
 from waitinfo.systems import System, build_system
-from waitinfo.text.special import BOS, EOS, PAD
 
 VOCABULARY = 16_000
 LENGTHS = (10, 50, 100, 200)
@@ -118,44 +118,6 @@ def step_costs(
         for kind, by_length in costs.items()
     }
     return medians, lower_bound(model, medians, readings)
-
-
-class Uncached:
-    """Decoding without caches: every step recomputes the source prefix and the target."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def _row(self, tokens: list[int]) -> torch.Tensor:
-        return torch.tensor([tokens], device=self.model.device)
-
-    @torch.inference_mode()
-    def step(self, read: list[int], written: list[int], path: list[int]) -> int:
-        """The best next token."""
-        model = self.model
-        encoded = model.encode(model.embed_source(self._row(read)), self._row([len(read)])[0])
-        target = model.embed_target(self._row([BOS, *written]))
-        decoded = model.decode(target, encoded, self._row(path))
-        logits = model.logits(decoded.states[:, -1])
-        logits[:, [PAD, BOS]] = -torch.inf
-        return int(logits.argmax(-1))
-
-
-def uncached_sentence(
-    model: Transformer, source: list[int], k: int, count: int, reads: bool
-) -> None:
-    """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
-    reference = Uncached(model)
-    tokens, written, path = [*source, EOS], [], []
-    read = 0
-    while len(written) < count:
-        if read < min(k + len(written), len(tokens)):
-            read += 1
-            if reads:
-                reference.step(tokens[:read], written, [*path, read])
-            continue
-        path.append(read)
-        written.append(reference.step(tokens[:read], written, path))
 
 
 def engine_sentence(model: Transformer, engine: AnyEngine, source: list[int], count: int) -> None:
