@@ -295,8 +295,7 @@ def test_the_bias_of_cross_attention(both: tuple[Transformer, Transformer]) -> N
     engine.source.info[0, : len(theirs)] = torch.from_numpy(theirs).float()
     for info in (0.0, 0.3, 1.0, 2.0):
         engine.target.next_info[0] = info
-        zero, seen = np.zeros(1, np.int64), np.array([len(theirs)])
-        engine.target.writing(zero, zero, seen)
+        engine.target.writing(np.array([0]), np.array([len(theirs)]))
         bias = engine.target.writing.arrays["bias"][0, : len(theirs)]
         weight = np.float32(2) - np.abs(np.float32(info) - theirs.astype(np.float32))
         weight = np.maximum(weight, np.float32(1e-4))

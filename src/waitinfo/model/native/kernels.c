@@ -430,14 +430,20 @@ int waitinfo_read(int kind, const Reading *r, int first, int count, int keys) {
     return 1;
 }
 
-/* One step of `count` rows, from the first one on: their best tokens, embedded as next inputs. */
-int waitinfo_write(int kind, const Writing *w, int first, int count, int keys) {
+/* One step of `count` rows, from the first one on: their best tokens, embedded as next inputs.
+ * `narrow`: what they see is given; else it is all that they have read. */
+int waitinfo_write(int kind, const Writing *w, int first, int count, int narrow) {
     const Model *m = w->model;
     size_t width = m->width, source_width = w->source_width;
-    const int32_t *row = w->row + first, *at = w->at + first, *visible = w->visible + first;
+    const int32_t *row = w->row + first;
+    int32_t *at = w->at + first, *visible = w->visible + first, keys = 0;
     float *x = w->x + first * width, *info = w->info ? w->info + first : 0;
     float *bias = w->source_info ? w->bias + first * source_width : 0;
     for (int i = 0; i < count; i++) {
+        at[i] = w->written[row[i]];
+        if (!narrow) visible[i] = w->read[row[i]];
+        keys = at[i] >= keys ? at[i] + 1 : keys;
+        keys = visible[i] > keys ? visible[i] : keys;
         memcpy(x + i * width, w->next_x + row[i] * width, width * sizeof(float));
         if (info) info[i] = w->next_info[row[i]];
         if (bias)

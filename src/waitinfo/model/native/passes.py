@@ -119,24 +119,26 @@ class NativeWriting(_Pass):
         memories: NativeCaches,
         next_x: Tensor,
         next_info: Tensor | None,
+        counts: tuple[NDArray[np.int64], NDArray[np.int64]],
         source_info: Tensor | None,
         aware: bool,
         scores: bool,
     ) -> None:
         """next_x [slots, d], next_info [slots]: the next inputs; `scores`: all are asked for.
 
-        source_info [slots, S]: what cross-attention compares with the info of an input.
+        counts: tokens read and written, [slots] each. source_info [slots, S]: what cross-attention
+        compares with the info of an input.
         """
         self.code = model.code
         tensors = (next_x, next_info, source_info)
-        self._kept = (model, embedding, positions, caches, memories, tensors)
+        self._kept = (model, embedding, positions, caches, memories, counts, tensors)
         width, outputs = model.model.width, model.embedding.linear.outputs
-        source_width = 0 if source_info is None else source_info.shape[1]
         struct = Writing(
             ctypes.pointer(model.model), ctypes.pointer(model.embedding.linear),
             _pointer(embedding), positions.data_ptr(), caches.layers, memories.layers,
-            *(None if tensor is None else tensor.data_ptr() for tensor in tensors), address(NEVER),
-            nevers=len(NEVER), aware=aware and next_info is not None, source_width=source_width,
+            next_x.data_ptr(), None if next_info is None else next_info.data_ptr(),
+            *map(address, counts), never=address(NEVER), nevers=len(NEVER),
+            aware=aware and next_info is not None,
         )  # fmt: skip
         shapes: dict[str, Any] = dict.fromkeys(("row", "at", "visible", "token"), (np.int32, ()))
         shapes |= dict.fromkeys(("x", "embedded_x"), (np.float32, (width,)))
@@ -144,28 +146,28 @@ class NativeWriting(_Pass):
         if next_info is not None:
             shapes |= dict.fromkeys(("info", "embedded_info"), (np.float32, ()))
         if source_info is not None:
-            shapes["bias"] = (np.float32, (source_width,))
+            struct.source_info, struct.source_width = source_info.data_ptr(), source_info.shape[1]
+            shapes["bias"] = (np.float32, source_info.shape[1:])
         if scores:
             shapes["scored"] = (np.float32, (outputs,))
         super().__init__(struct, shapes)
 
-    def __call__(self, rows: Numbers, at: Numbers, visible: Numbers) -> None:
-        """One step at the positions at [R] of rows [R], which see so many source tokens each.
+    def __call__(self, rows: Numbers, visible: Numbers | None = None) -> None:
+        """One step of rows [R], which see so many source tokens [R] each, or all they have read.
 
         The arrays then contain the states x [R, d], the best `token` [R], its logit `value` [R],
         and the token as the next input: embedded_x [R, d] and embedded_info [R]; all logits
         `scored` [R, V] if asked for.
         """
-        count, keys = len(rows), int(max(at.max() + 1, visible.max()))
+        count, narrow = len(rows), int(visible is not None)
         self.reserve(count)
-        arrays = self.arrays
-        arrays["row"][:count] = rows
-        arrays["at"][:count] = at
-        arrays["visible"][:count] = visible
+        self.arrays["row"][:count] = rows
+        if visible is not None:
+            self.arrays["visible"][:count] = visible
 
         def compute(part: slice) -> None:
             first = part.start
-            self.code.call("waitinfo_write", self._pointer, first, part.stop - first, keys)
+            self.code.call("waitinfo_write", self._pointer, first, part.stop - first, narrow)
 
         run(divide(count), compute)
 

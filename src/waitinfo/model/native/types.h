@@ -97,7 +97,8 @@ typedef struct {
     int32_t aware; /* of info: self-attention */
 } Reading;
 
-/* What the WRITEs of an engine take and give, by row of a pass; `next` by row of the caches. */
+/* What the WRITEs of an engine take and give, by row of a pass if nothing else is said; `next`, the
+ * inputs, by row of the caches. */
 typedef struct {
     const Model *model;
     const Linear *scores;
@@ -105,8 +106,10 @@ typedef struct {
     const float *positions;
     const Cache *caches, *memories;
     const float *next_x, *next_info;
+    const int64_t *read, *written; /* tokens, by row of the caches */
     const float *source_info; /* by row of the caches and position; NULL if attention ignores it */
-    const int32_t *never, *row, *at, *visible;
+    const int32_t *never, *row;
+    int32_t *at, *visible; /* positions, and the source tokens that each sees */
     float *bias; /* of cross-attention */
     float *x, *info; /* inputs, which become the states */
     int32_t *token;

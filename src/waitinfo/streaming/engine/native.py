@@ -37,15 +37,15 @@ class NativeWriter(TargetWriter):
         self._compares = self.next_info is not None and model.config.info_cross_attention
         self.writing = NativeWriting(
             self.native, model.native_target, self.positions, self.caches, self.memory,
-            self.next_x, self.next_info, source.info if self._compares else None,
-            model.config.info_self_attention, not self.accepts_all,
+            self.next_x, self.next_info, (slots.read, slots.written),
+            source.info if self._compares else None, model.config.info_self_attention,
+            not self.accepts_all,
         )  # fmt: skip
 
     def step(self, rows: Chosen, standing: Standing) -> Candidates:
         """The best next token of every row."""
         count, forced = len(rows), self.slots.forced
-        visible = standing.read if self.sees_all else self._visible_now(standing)
-        self.writing(rows, standing.written, visible)
+        self.writing(rows, None if self.sees_all else self._visible_now(standing))
         arrays = self.writing.arrays
         tokens = arrays["token"][:count].tolist()
         if forced:
