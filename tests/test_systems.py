@@ -159,7 +159,10 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
     ready: Any = system.ready
     assert hasattr(ready, "for_arrays") is (name not in {"mma", "gma", "gsimt"})
     if hasattr(ready, "for_arrays"):
-        assert ready(standing).tolist() == ready(standing.tensors()).tolist()
+        decided = ready(standing.tensors()).tolist()
+        assert ready(standing).tolist() == decided
+        alone = [Standing(*(column[i] for column in standing)) for i in range(200)]
+        assert [bool(ready(one)) for one in alone] == decided
 
 
 def test_an_own_policy_is_not_taken_for_one_for_arrays() -> None:

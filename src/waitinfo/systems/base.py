@@ -68,9 +68,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def for_arrays(method: Method) -> Method:
-    """Mark a `ready` that only uses operators, and so works on NumPy arrays as on tensors.
+    """Mark a `ready` that only uses operators, and so works on NumPy's arrays and numbers too.
 
-    On a few numbers they are several times as fast.
+    For a few streams they are several times as fast as tensors.
     """
     method.for_arrays = True  # type: ignore[attr-defined]
     return method

@@ -181,22 +181,25 @@ class Engine(BaseEngine):
             self._events += self.state.read_next(rows[hungry])
 
     def _may_write(self, rows: Rows) -> Numbers:
+        """[R] whether rows compute their next token now."""
         state = self.state
-        # Operators are faster on a number than on an array of one.
-        where = rows.item() if self._for_arrays and len(rows) == 1 else rows
-        standing = state.standing(where)
-        read = standing.read
-        within = standing.written < length_limit(read)
-        ready = within & (read >= state.least[where]) & self._ready(standing)
+        if len(rows) == 1 and self._for_arrays and not state.forced:
+            slot = rows.item()  # operators are faster on numbers than on arrays of one
+            return np.array([self._may(state.standing(slot), state.least[slot])])
+        standing = state.standing(rows)
+        may = self._may(standing, state.least[rows])
         if state.forced:
-            again = within & (read > 0) & state.forced.due(rows, read)
-            ready = np.where(state.forced.mask(rows), again, ready)
-        return np.atleast_1d(standing.complete | ready)
+            read, written = standing.read, standing.written
+            again = (read > 0) & (written < length_limit(read)) & state.forced.due(rows, read)
+            may = np.where(state.forced.mask(rows), again | standing.complete, may)
+        return may
 
-    def _ready(self, standing: Standing) -> Numbers:
-        """[R] whether the system would compute a token now."""
+    def _may(self, standing: Standing, least: Any) -> Any:
+        """Whether the system would compute a token now, which needs `least` tokens."""
         ready: Any = self.system.ready
-        return ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
+        wanted = ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
+        within = standing.written < length_limit(standing.read)
+        return standing.complete | (wanted & within & (standing.read >= least))
 
     def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""

@@ -43,14 +43,14 @@ class TokenEvent(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where some rows stand: a `PolicyState` in NumPy arrays."""
+    """Where some rows stand: a `PolicyState` in NumPy arrays, or in numbers for one row."""
 
-    k: Numbers
-    read: Numbers
-    written: Numbers
-    complete: Numbers
-    source_info: Numbers
-    target_info: Numbers
+    k: Any
+    read: Any
+    written: Any
+    complete: Any
+    source_info: Any
+    target_info: Any
 
     def tensors(self) -> PolicyState:
         return PolicyState(*map(torch.from_numpy, self))
@@ -146,7 +146,7 @@ class Slots(Places):
         self.received[rows, starts + 1] = self.received[rows, starts] + info
 
     def standing(self, rows: Rows | int) -> Standing:
-        """Where some rows stand, or one of them."""
+        """Where some rows stand, or one slot, in NumPy's numbers."""
         return Standing(
             self.k[rows], self.read[rows], self.written[rows], self.complete[rows],
             self.source_info[rows], self.target_info[rows],
