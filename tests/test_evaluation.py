@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
 import types
 from pathlib import Path
@@ -258,12 +259,15 @@ def test_scores_of_a_point(loaded: LoadedModel, test_set: TestSet) -> None:
     assert point["quality"]["BLEU"] == pytest.approx(expected.score)
     lowered = sacrebleu.corpus_bleu(texts, [references], lowercase=True)
     assert point["quality"]["BLEU_lowercase"] == pytest.approx(lowered.score)
+    bare = [[re.sub(r"[.,!?]", "", line).lower() for line in side] for side in (texts, references)]
+    words = sacrebleu.corpus_bleu(bare[0], [bare[1]], tokenize="none")
+    assert point["quality"]["BLEU_words"] == pytest.approx(words.score)
     assert point["quality"]["chrF"] == pytest.approx(
         sacrebleu.corpus_chrf(texts, [references]).score
     )
     assert point["early_stop"] == 0 and point["empty"] == sum(not text for text in texts)
-    words = sum(len(text.split()) for text in texts)
-    assert point["length_ratio"] == pytest.approx(words / sum(len(r.split()) for r in references))
+    length = sum(len(text.split()) for text in texts)
+    assert point["length_ratio"] == pytest.approx(length / sum(len(r.split()) for r in references))
 
 
 def test_empty_lines_are_rejected(tmp_path: Path) -> None:
@@ -273,6 +277,15 @@ def test_empty_lines_are_rejected(tmp_path: Path) -> None:
         TestSet.read(tmp_path / "a", tmp_path / "b")
     with pytest.raises(WaitinfoError, match="line 2: the sentence is empty"):
         TestSet.read(tmp_path / "b", tmp_path / "a")
+
+
+def test_words_alone_are_compared_without_case_and_punctuation() -> None:
+    references = ["He said: \"Don't go, it's 3.5 km!\"", "…", "One, two; three (four)."]
+    spoken = ["he said don't go it's 3.5 km", "", "one two three four"]
+    assert quality.score("BLEU_words", spoken, references).score == pytest.approx(100)
+    assert quality.score("BLEU_lowercase", spoken, references).score < 60
+    assert quality.paired_bootstrap("BLEU_words", spoken, references, references).p_value == 1
+    assert quality.sentence_scores("BLEU_words", spoken, references)[0] == pytest.approx(100)
 
 
 # Significance and COMET

@@ -296,6 +296,25 @@ def test_windows_join_neighbours_only(tmp_path: Path) -> None:
     assert sum(pair == ("Vielen Dank!", "Thank you!") for pair in texts(corpus)) == 1
 
 
+def test_windows_have_the_length_that_is_kept(tmp_path: Path) -> None:
+    # Sentences of 24 words, a token each: five fit into 150 tokens, six do not.
+    line = " ".join(f"w{number}" for number in range(24))
+    tsv = tmp_path / "long.tsv"
+    tsv.write_text(f"{line}\t{line}\n" * 400, "utf-8")
+    text = ParallelText(tsv=[tsv], in_order=[tsv])
+    dev = ParallelText(tsv=[write_pairs(tmp_path / "dev.tsv", toy_pairs(5))])
+    for limit, most in ((150, 5), (80, 2), (40, 0)):
+        options = PrepareOptions(
+            vocab="words:1", windows=1.0, spoken_windows=1.0, max_tokens=limit, keep_duplicates=True
+        )
+        manifest = prepare(text, tmp_path / str(limit), options, dev=dev)
+        lengths = {len(source.split()) // 24 for source, _ in texts(Corpus(tmp_path / str(limit)))}
+        assert max(lengths) == max(1, most) and not manifest["dropped_copies"]
+        assert set(manifest["copies"]) <= {"spoken windows"} and bool(manifest["copies"]) == (
+            most > 0
+        )
+
+
 def test_held_out_pairs_have_no_copies(tmp_path: Path) -> None:
     corpus = speech_corpus(tmp_path, dev=False, spoken=1.0, windows=0.9, holdout=6)
     trained = " ".join(target for _, target in texts(corpus))

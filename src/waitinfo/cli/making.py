@@ -62,6 +62,9 @@ def prepare(
         float,
         typer.Option(help="Share of the pairs that are joined with their neighbours, as a copy."),
     ] = 0.0,
+    spoken_windows: Annotated[
+        float, typer.Option(help="Share of these windows without punctuation.")
+    ] = 0.5,
     in_order: Annotated[
         Paths | None,
         typer.Option(help="Source or TSV files whose lines follow each other, for --windows."),
@@ -114,6 +117,7 @@ def prepare(
         "spoken": spoken,
         "word_errors": word_errors,
         "windows": windows,
+        "spoken_windows": spoken_windows,
         "seed": seed,
     }
     if config is not None:

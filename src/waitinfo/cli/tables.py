@@ -94,7 +94,8 @@ def document_tables(name: str, points: list[Point]) -> None:
 
 
 CONDITION_LEGEND = (
-    "of clean: BLEU, to that of clean text; LAAL: of documents LongLAAL; "
+    "of clean: BLEU, to that of clean text; words: BLEU of the words alone, without case and "
+    "punctuation; LAAL: of documents LongLAAL; "
     "repeated: 4-grams written before in the same document"
 )
 
@@ -102,8 +103,8 @@ CONDITION_LEGEND = (
 def condition_table(found: dict[Condition, list[Point]]) -> None:
     """One row for each condition and dial value."""
     dial = next(iter(found.values()))[0]["dial"]
-    columns = ("condition", dial or "", "BLEU", "±", "of clean", "chrF", "LAAL", "YAAL", "length",
-               "repeated")  # fmt: skip
+    columns = ("condition", dial or "", "BLEU", "±", "of clean", "words", "chrF", "LAAL", "YAAL",
+               "length", "repeated")  # fmt: skip
     table = Table()
     for column in columns:
         table.add_column(column, justify="left" if column == "condition" else "right")
@@ -120,6 +121,7 @@ def condition_table(found: dict[Condition, list[Point]]) -> None:
                 _cell(quality["BLEU"]),
                 _cell(quality.get("BLEU_interval")),
                 f"{100 * quality['BLEU'] / whole:.0f}%" if whole else "-",
+                _cell(quality.get("BLEU_words")),
                 _cell(quality["chrF"]),
                 _cell(point["word"]["LAAL"]),
                 _cell(point["word"]["YAAL"]),

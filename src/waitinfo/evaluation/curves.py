@@ -14,7 +14,7 @@ from waitinfo.errors import unknown
 from waitinfo.evaluation.latency import METRICS, PROFILES
 from waitinfo.evaluation.points import Point
 
-QUALITIES = ("BLEU", "BLEU_lowercase", "chrF", "COMET")
+QUALITIES = ("BLEU", "BLEU_lowercase", "BLEU_words", "chrF", "COMET")
 OTHERS = ("early_stop", "length_ratio", "target_per_source", "info_ratio", "k")
 AXES = (*(f"{p}.{m}" for p in PROFILES for m in METRICS), *QUALITIES, *OTHERS)
 

@@ -26,6 +26,7 @@ TITLES = {
     "word.AL": "Average Lagging (words, reference length)",
     "word.LAAL": "Length-Adaptive Average Lagging (words)",
     "BLEU_lowercase": "BLEU (lower-cased)",
+    "BLEU_words": "BLEU (words alone)",
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.scripts import mostly_unspaced
+from waitinfo.text.speech.marks import lower_without_punctuation
 
 RESAMPLES = 1000  # bootstrap resamples, for confidence intervals and paired tests
 COMET_MODEL = "Unbabel/wmt22-comet-da"
@@ -40,13 +41,21 @@ class Score:
     signature: str
 
 
+WORDS = "BLEU_words"
+
 # By name: sacrebleu metric and settings. BLEU_lowercase, tokenised and lower-cased, is the paper's
-# metric.
+# metric; BLEU_words compares words alone, without case and punctuation.
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "BLEU": ("BLEU", {}),
     "BLEU_lowercase": ("BLEU", {"lowercase": True}),
+    WORDS: ("BLEU", {"tokenize": "none"}),
     "chrF": ("CHRF", {}),
 }
+
+
+def compared(name: str, lines: Sequence[str]) -> list[str]:
+    """The text that a metric is given."""
+    return [lower_without_punctuation(line) for line in lines] if name == WORDS else list(lines)
 
 
 @lru_cache(maxsize=16)
@@ -67,14 +76,15 @@ def score(
     name: str, hypotheses: Sequence[str], references: Sequence[str], resamples: int = 0
 ) -> Score:
     """Corpus score of detokenised text; with resamples, also its bootstrap interval."""
-    metric = _metric(name, tuple(references), mostly_unspaced(references))
+    metric = _metric(name, tuple(compared(name, references)), mostly_unspaced(references))
+    hypotheses = compared(name, hypotheses)
     if not resamples or len(hypotheses) < 2:
-        found = metric.corpus_score(list(hypotheses), None)
+        found = metric.corpus_score(hypotheses, None)
         return Score(float(found.score), None, str(metric.get_signature()))
     # Like corpus_score(n_bootstrap=…), which fails if a resample scores 0.
     from sacrebleu.significance import _bootstrap_resample, estimate_ci
 
-    stats = metric._extract_corpus_statistics(list(hypotheses), None)
+    stats = metric._extract_corpus_statistics(hypotheses, None)
     found = metric._aggregate_and_compute(stats)
     metric.n_bootstrap = resamples
     metric.seed, drawn = _bootstrap_resample(stats, metric, resamples)
@@ -88,8 +98,9 @@ def sentence_statistics(
     name: str, hypotheses: Sequence[str], references: Sequence[str]
 ) -> np.ndarray:
     """Counts of each sentence, whose sums over sentences give the corpus score: [sentences, …]."""
-    metric = _metric(name, tuple(references))
-    return np.array(metric._extract_corpus_statistics(list(hypotheses), None), dtype=np.float64)
+    metric = _metric(name, tuple(compared(name, references)))
+    counts = metric._extract_corpus_statistics(compared(name, hypotheses), None)
+    return np.array(counts, dtype=np.float64)
 
 
 def from_statistics(name: str, sums: np.ndarray) -> float:
@@ -174,9 +185,9 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     test = PairedTest(
-        [("baseline", list(baseline)), ("other", list(other))],
+        [("baseline", compared(name, baseline)), ("other", compared(name, other))],
         {name: _metric(name, None, mostly_unspaced(references))},
-        [list(references)],
+        [compared(name, references)],
         test_type="bs",
         n_samples=resamples,
     )

@@ -33,6 +33,8 @@ from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 
 CHUNK = 20_000  # pairs tokenized at a time
 REPEATED = "duplicate"
+MEASURED = 10_000  # pairs of the sample whose tokens are counted against their words
+SPARE = 1.15  # a window may have more tokens for its words than the text on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class PrepareOptions:
     spoken: float = 0.0  # share of the pairs that get a copy with a source as it is spoken
     word_errors: float = 0.05  # recognition errors of these copies, for each word
     windows: float = 0.0  # share of the pairs of ordered inputs that become part of a window
+    spoken_windows: float = 0.5  # share of the windows without punctuation
     seed: int = 1
     languages: Languages = UNKNOWN
 
@@ -133,7 +136,7 @@ class _Preparation:
         self.random = random.Random(options.seed)
         self.copies = Copies(
             options.spoken, options.windows, options.word_errors, options.languages.source,
-            options.seed,
+            options.seed, options.spoken_windows,
         )  # fmt: skip
         self.report = Report()
 
@@ -152,6 +155,8 @@ class _Preparation:
         vocabulary = self._vocabulary(self._with_copies(sample))
         if train.tagged:
             _ = vocabulary.source.tag  # an error before the long pass, not in it
+        if self.copies.windows:
+            self._fit_windows(vocabulary, sample)
         del sample
         chosen = set() if dev_pairs else self._choose_holdout()
         train_entry, taken, counts = self._second_pass(vocabulary, chosen)
@@ -227,6 +232,18 @@ class _Preparation:
                 "fillers are added (known with --source-language: de, en)"
             )
         return [*sample, *self.copies.sample(sample)]
+
+    def _fit_windows(self, vocabulary: Vocabulary, sample: list[Pair]) -> None:
+        """Let windows have no more words than fit into `max_tokens`, with some to spare."""
+        some = sample[:: max(1, len(sample) // MEASURED)]
+        words = sum(len(pair.source.split()) for pair in some)
+        tokens = max(
+            sum(map(len, tokenizer.encode_many(list(lines))))
+            for tokenizer, lines in zip(
+                (vocabulary.source, vocabulary.target), zip(*some, strict=True), strict=True
+            )
+        )
+        self.copies.fit(int(self.options.max_tokens * words / (tokens * SPARE)))
 
     def _vocabulary(self, sample: list[Pair]) -> Vocabulary:
         if self.options.vocabulary_from is not None:

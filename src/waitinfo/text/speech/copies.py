@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
 from waitinfo.text.speech.speaker import PLAIN, Speaker, style_of
-from waitinfo.text.speech.windows import Windows
+from waitinfo.text.speech.windows import LONGEST, Windows
 
 SPOKEN = "spoken"  # the kind of copies of single pairs
-SPOKEN_WINDOWS = 0.5  # share of the windows whose source has no punctuation
 SAMPLE = 100_000  # pairs whose words are mistaken for each other
 
 
@@ -23,17 +22,23 @@ class Copies:
     """Makes the copies of pairs that come one after the other; a function of the seed.
 
     `spoken` is the share of the pairs that get a spoken copy, `windows` the share that become part
-    of a window. `errors` is the word error rate of spoken copies; windows have errors and fillers
-    only if copies of single pairs do.
+    of a window, `spoken_windows` the share of the windows whose source has no punctuation. `errors`
+    is the word error rate of spoken copies; windows have errors and fillers only if copies of
+    single pairs do.
     """
 
     def __init__(
-        self, spoken: float, windows: float, errors: float, language: str | None, seed: int
-    ) -> None:
-        for option, share in (("spoken", spoken), ("windows", windows), ("word-errors", errors)):
+        self, spoken: float, windows: float, errors: float, language: str | None, seed: int,
+        spoken_windows: float = 0.5,
+    ) -> None:  # fmt: skip
+        shares = {"spoken": spoken, "windows": windows, "word-errors": errors,
+                  "spoken-windows": spoken_windows}  # fmt: skip
+        for option, share in shares.items():
             if not 0 <= share <= 1:
                 raise WaitinfoError(f"--{option} {share:g}: must be a share from 0 to 1")
         self.spoken, self.windows, self.language, self.seed = spoken, windows, language, seed
+        self.spoken_windows = spoken_windows
+        self.longest = LONGEST  # words of a window's source
         self.style = style_of(errors, full=True) if spoken else PLAIN
         self.made: Counter[str] = Counter()
         self.learn(())
@@ -49,11 +54,15 @@ class Copies:
         """Begin again, with these lines as the text whose words are mistaken for each other."""
         self._random = random.Random(f"copies {self.seed}")
         self._speaker = Speaker(self.language, self.style, sources, self.seed)
-        self._windows = Windows(self.windows, self._random)
+        self._windows = Windows(self.windows, self._random, self.longest)
+
+    def fit(self, words: int) -> None:
+        """Let no window's source be longer than this many words, or than usual."""
+        self.longest = self._windows.longest = min(LONGEST, words)
 
     def sample(self, pairs: Sequence[Pair]) -> list[Pair]:
         """Spoken copies of some pairs in the right share, for learning a vocabulary."""
-        share = min(1.0, self.spoken + SPOKEN_WINDOWS * self.windows)
+        share = min(1.0, self.spoken + self.spoken_windows * self.windows)
         chosen = [pair for pair in pairs if self._random.random() < share]
         return [Pair(self._speaker.say(pair.source), pair.target) for pair in chosen]
 
@@ -74,7 +83,7 @@ class Copies:
     def _window(self, window: Pair | None) -> Iterator[tuple[str, Pair]]:
         if window is None:
             return
-        if self._random.random() >= SPOKEN_WINDOWS:
+        if self._random.random() >= self.spoken_windows:
             yield self._count("windows", window)
         else:
             said = Pair(self._speaker.say(window.source), window.target)

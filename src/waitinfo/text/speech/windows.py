@@ -15,14 +15,14 @@ class Windows:
     """Joins pairs that follow each other, so that about `share` of the pairs are in a window.
 
     Pairs come one by one with their position in the text; a gap in the positions ends a window. A
-    pair is in one window at most.
+    pair is in one window at most. A window's source has at most `longest` words.
     """
 
-    def __init__(self, share: float, draw: random.Random) -> None:
+    def __init__(self, share: float, draw: random.Random, longest: int = LONGEST) -> None:
         mean = sum(SENTENCES) / 2
         # A free pair starts a window with this chance, which makes `share` of the pairs members.
         self.start = share / (mean * (1 - share) + share)
-        self.random = draw
+        self.random, self.longest = draw, longest
         self._open: list[Pair] = []
         self._size = 0  # sentences that the open window wants
         self._words = 0
@@ -32,7 +32,7 @@ class Windows:
         """The next pair; returns the window that is complete now, if one is."""
         words = len(pair.source.split())
         complete = None
-        if self._open and (position != self._next or self._words + words > LONGEST):
+        if self._open and (position != self._next or self._words + words > self.longest):
             complete = self.take()
         self._next = position + 1
         if self._open or self.random.random() < self.start:
