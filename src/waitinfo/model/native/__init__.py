@@ -8,7 +8,7 @@ from waitinfo.model.native.embedding import NativeEmbedding
 from waitinfo.model.native.kernels import KINDS, SWITCH, Library, find_kernels
 from waitinfo.model.native.matrices import NativeMatrix
 from waitinfo.model.native.model import NativeCaches, NativeModel
-from waitinfo.model.native.passes import NativeReading, NativeWriting
+from waitinfo.model.native.passes import NativeReading, NativeWriting, Side
 
 __all__ = [
     "KINDS",
@@ -20,5 +20,6 @@ __all__ = [
     "NativeModel",
     "NativeReading",
     "NativeWriting",
+    "Side",
     "find_kernels",
 ]

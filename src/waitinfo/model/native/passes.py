@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.kernels import Embedding, Reading, Writing, address
+from waitinfo.model.native.kernels import Reading, Writing, address
 from waitinfo.model.native.model import NEVER, NativeCaches, NativeModel
 from waitinfo.model.native.threads import divide, run
 
@@ -20,6 +20,27 @@ if TYPE_CHECKING:
 FEW = 16  # rows that there is room for at first
 Shapes = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
 Numbers = NDArray[Any]
+
+
+class Side(NamedTuple):
+    """The source or target side of a model, with caches for some slots."""
+
+    model: NativeModel
+    embedding: NativeEmbedding | None  # None: the kernels cannot compute its info
+    positions: Tensor  # [positions, d]
+    caches: NativeCaches
+    memories: NativeCaches
+
+    def fields(self) -> dict[str, Any]:
+        """Of the structs."""
+        embedding = self.embedding
+        return {
+            "model": ctypes.pointer(self.model.model),
+            "embedding": None if embedding is None else ctypes.pointer(embedding.embedding),
+            "positions": self.positions.data_ptr(),
+            "caches": self.caches.layers,
+            "memories": self.memories.layers,
+        }
 
 
 class _Pass:
@@ -48,27 +69,17 @@ class NativeReading(_Pass):
     """Embeds and encodes source tokens of some rows, and keeps their info."""
 
     def __init__(
-        self,
-        model: NativeModel,
-        embedding: NativeEmbedding | None,
-        positions: Tensor,
-        caches: NativeCaches,
-        memories: NativeCaches,
-        info: tuple[Tensor, NDArray[np.float64]] | None,
-        aware: bool,
+        self, side: Side, info: tuple[Tensor, NDArray[np.float64]] | None, aware: bool
     ) -> None:
         """info: [slots, S] by position, and [slots, S] in total, by number of tokens.
 
         `aware`: self-attention uses it.
         """
-        self.code, self.embeds = model.code, embedding is not None
-        self._kept = (model, embedding, positions, caches, memories, info)
-        struct = Reading(
-            ctypes.pointer(model.model), _pointer(embedding), positions.data_ptr(),
-            caches.layers, memories.layers, aware=aware and info is not None,
-        )  # fmt: skip
+        self.code, self.embeds = side.model.code, side.embedding is not None
+        self._kept = (side, info)
+        struct = Reading(**side.fields(), aware=aware and info is not None)
         shapes: dict[str, Any] = dict.fromkeys(("token", "row", "at"), (np.int32, ()))
-        shapes |= {"x": (np.float32, (model.model.width,)), "finite": (np.bool_, ())}
+        shapes |= {"x": (np.float32, (side.model.model.width,)), "finite": (np.bool_, ())}
         if info is not None:
             known, received = info
             struct.source_info, struct.source_width = known.data_ptr(), known.shape[1]
@@ -112,11 +123,7 @@ class NativeWriting(_Pass):
 
     def __init__(
         self,
-        model: NativeModel,
-        embedding: NativeEmbedding | None,
-        positions: Tensor,
-        caches: NativeCaches,
-        memories: NativeCaches,
+        side: Side,
         next_x: Tensor,
         next_info: Tensor | None,
         counts: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -129,19 +136,16 @@ class NativeWriting(_Pass):
         counts: tokens read and written, [slots] each. source_info [slots, S]: what cross-attention
         compares with the info of an input.
         """
-        self.code = model.code
-        tensors = (next_x, next_info, source_info)
-        self._kept = (model, embedding, positions, caches, memories, counts, tensors)
-        width, outputs = model.model.width, model.embedding.linear.outputs
+        self.code, linear = side.model.code, side.model.embedding.linear
+        self._kept = (side, next_x, next_info, counts, source_info)
         struct = Writing(
-            ctypes.pointer(model.model), ctypes.pointer(model.embedding.linear),
-            _pointer(embedding), positions.data_ptr(), caches.layers, memories.layers,
-            next_x.data_ptr(), None if next_info is None else next_info.data_ptr(),
-            *map(address, counts), never=address(NEVER), nevers=len(NEVER),
-            aware=aware and next_info is not None,
+            **side.fields(), scores=ctypes.pointer(linear), next_x=next_x.data_ptr(),
+            next_info=None if next_info is None else next_info.data_ptr(),
+            read=address(counts[0]), written=address(counts[1]), never=address(NEVER),
+            nevers=len(NEVER), aware=aware and next_info is not None,
         )  # fmt: skip
         shapes: dict[str, Any] = dict.fromkeys(("row", "at", "visible", "token"), (np.int32, ()))
-        shapes |= dict.fromkeys(("x", "embedded_x"), (np.float32, (width,)))
+        shapes |= dict.fromkeys(("x", "embedded_x"), (np.float32, (linear.inputs,)))
         shapes["value"] = (np.float32, ())
         if next_info is not None:
             shapes |= dict.fromkeys(("info", "embedded_info"), (np.float32, ()))
@@ -149,7 +153,7 @@ class NativeWriting(_Pass):
             struct.source_info, struct.source_width = source_info.data_ptr(), source_info.shape[1]
             shapes["bias"] = (np.float32, source_info.shape[1:])
         if scores:
-            shapes["scored"] = (np.float32, (outputs,))
+            shapes["scored"] = (np.float32, (linear.outputs,))
         super().__init__(struct, shapes)
 
     def __call__(self, rows: Numbers, visible: Numbers | None = None) -> None:
@@ -170,9 +174,3 @@ class NativeWriting(_Pass):
             self.code.call("waitinfo_write", self._pointer, first, part.stop - first, narrow)
 
         run(divide(count), compute)
-
-
-def _pointer(embedding: NativeEmbedding | None) -> Any:
-    """A pointer for a field of a struct: NULL without an embedding."""
-    kind = ctypes.POINTER(Embedding)
-    return kind() if embedding is None else ctypes.pointer(embedding.embedding)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import LayerCaches, Rows
-from waitinfo.model.native import NativeCaches, NativeModel, NativeReading
+from waitinfo.model.native import NativeCaches, NativeModel, NativeReading, Side
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine.slots import Numbers, Slots
 from waitinfo.streaming.engine.slots import Rows as Chosen
@@ -52,11 +52,9 @@ class SourceEncoder:
         self._reading: NativeReading | None = None
         if native is not None and self.causal:
             assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
-            self._reading = NativeReading(
-                native, model.native_source, self.positions, self.caches, self.memory,
-                (self.info, slots.received) if self.has_info else None,
-                model.config.info_self_attention,
-            )  # fmt: skip
+            side = Side(native, model.native_source, self.positions, self.caches, self.memory)
+            info = (self.info, slots.received) if self.has_info else None
+            self._reading = NativeReading(side, info, model.config.info_self_attention)
 
     def clear(self, slot: int) -> None:
         """Remove every number of a slot: a stored NaN would spread even from masked positions."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.info import consistency
-from waitinfo.model.native import NativeCaches, NativeModel, NativeWriting
+from waitinfo.model.native import NativeCaches, NativeModel, NativeWriting, Side
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
 from waitinfo.streaming.engine.slots import Numbers, Slots, Standing
@@ -36,11 +36,14 @@ class NativeWriter(TargetWriter):
         self.embeds = model.native_target is not None
         self._compares = self.next_info is not None and model.config.info_cross_attention
         self.writing = NativeWriting(
-            self.native, model.native_target, self.positions, self.caches, self.memory,
-            self.next_x, self.next_info, (slots.read, slots.written),
-            source.info if self._compares else None, model.config.info_self_attention,
+            Side(self.native, model.native_target, self.positions, self.caches, self.memory),
+            self.next_x,
+            self.next_info,
+            (slots.read, slots.written),
+            source.info if self._compares else None,
+            model.config.info_self_attention,
             not self.accepts_all,
-        )  # fmt: skip
+        )
 
     def step(self, rows: Chosen, standing: Standing) -> Candidates:
         """The best next token of every row."""
