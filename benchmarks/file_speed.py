@@ -147,7 +147,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        options = TranslationOptions(beam=beam, segment=False)
+        options = TranslationOptions(beam=beam, segment="whole")
         began = time.perf_counter()
         translate_file(loaded, source, out, options, rows=rows)
         seconds = time.perf_counter() - began

@@ -40,7 +40,7 @@ def read_chain(name: str) -> tuple[dict[str, str], list[Stage]]:
         known = ", ".join(sorted(found.parent.name for found in HERE.glob("*/chain.toml")))
         sys.exit(f"unknown chain '{name}'; choose one of: {known}")
     chain = tomllib.loads(path.read_text("utf-8"))
-    stages: list[Stage] = []
+    values, stages = read_chain(chain["extends"]) if "extends" in chain else ({}, [])
     for entry in chain["stage"]:
         if unknown := entry.keys() - KEYS:
             sys.exit(f"{path}: unknown key '{min(unknown)}'; known: {', '.join(sorted(KEYS))}")
@@ -52,7 +52,7 @@ def read_chain(name: str) -> tuple[dict[str, str], list[Stage]]:
             if need not in earlier:
                 sys.exit(f"{path}: stage '{stage.name}' needs '{need}', which is no earlier stage")
         stages.append(stage)
-    return chain.get("values", {}), stages
+    return values | chain.get("values", {}), stages
 
 
 @dataclass

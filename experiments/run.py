@@ -26,6 +26,7 @@ from typing import Any
 
 from waitinfo.evaluation.output import Output
 from waitinfo.evaluation.points import Point, PointKey, read_file, set_name
+from waitinfo.text.corpus import MANIFEST
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parent / "recipes"
@@ -150,7 +151,8 @@ class Runner:
                 self.call(["bash", "-ec", step["command"].format(**places)], "make.log")
 
     def prepare(self, name: str) -> None:
-        corpus = self.experiment["corpora"][name]
+        corpora = self.experiment.get("corpora", {})
+        corpus = corpora[name] if "chain" not in self.experiment else self.stage(name)
         self.make(corpus.get("make", []))
         if (self.work / "corpora" / name).exists():
             return
@@ -165,6 +167,14 @@ class Runner:
                 command += [f"--{prefix}{option}", *files]
         options = [option.format(data=self.data, work=self.work) for option in corpus["options"]]
         self.call([*command, *options, "--out", str(self.work / "corpora" / name)], "prepare.log")
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """A corpus that a stage of the same name makes, in the chain of the experiment."""
+        command = (
+            f"{{python}} {{experiments}}/chain.py {self.experiment['chain']} {{data}}/.. {{work}} "
+            f"--stages {name} --device {self.device}"
+        )
+        return {"make": [{"file": f"corpora/{name}/{MANIFEST}", "command": command}]}
 
     def model(self, run: dict[str, Any]) -> Path:
         return self.work / "models" / self.experiment["models"] / f"{run['run']}-{self.seed}"
@@ -261,15 +271,21 @@ class Runner:
 
     def scored(self, run: dict[str, Any]) -> bool:
         """Whether RESULTS has every point of a run."""
-        language = self.experiment["languages"][0]
         found = {
             (p["set"], p["run"], p["name"], k) for p in self.points(run) for k in (p["k"], None)
         }
         return all(
-            (set_name(f"{name}.{language}"), options["run"], options["name"], k) in found
+            (scored, options["run"], options["name"], k) in found
             for name, options in self.parts(run)
+            for scored in self.set_names(name, options)
             for k in (map(float, options["k"].split(",")) if "k" in options else [None])
         )
+
+    def set_names(self, name: str, options: dict[str, Any]) -> list[str]:
+        """The names that points of a test set have, one for each condition."""
+        known = set_name(f"{name}.{self.experiment['languages'][0]}")
+        conditions = options.get("condition", "clean").split(",")
+        return [known if each == "clean" else f"{known}-{each}" for each in conditions]
 
     def forget(self, run: dict[str, Any]) -> None:
         """Remove points of an older model with the same name, which nothing can complete."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+import gains
 from waitinfo.analysis.pictures import figures
 from waitinfo.analysis.run import ANALYSES
 from waitinfo.evaluation.conditions import ALL
@@ -269,6 +270,22 @@ def paper_runs(results: Path) -> dict[str, Output]:
     return found
 
 
+def ingredients(results: Path) -> dict[str, Output]:
+    """What each ingredient of the students gives, once it has been measured."""
+    path = results / "de-en-ingredients" / "points.jsonl"
+    if not path.exists():
+        return {}
+    points = read_points([path])
+    parts = (f"{title}\n\n{table(heads, rows)}" for title, heads, rows in gains.tables(points))
+    here = select(points, [f"set={gains.TEST}"])
+    shown = [{**p, "name": gains.SYSTEMS[p["name"]]} for p in here if p["name"] in gains.SYSTEMS]
+    title = f"German → English, {gains.TEST}, the same text and 3,000 updates"
+    return {
+        "de-en-ingredients/table.md": "\n".join(parts),
+        "de-en-ingredients/curves.svg": picture(by_name(shown), title),
+    }
+
+
 def authors_code(results: Path) -> dict[str, Output]:
     """The authors' code beside ours, on the same captions; endings are allowed in both."""
     theirs = read_points([results / "authors-code" / "points.jsonl"])
@@ -422,7 +439,7 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       paper_runs, authors_code, de_en_analysis,
+                       paper_runs, ingredients, authors_code, de_en_analysis,
                        conditions, held_lags, box):  # fmt: skip
         found |= experiment(results)
     return found

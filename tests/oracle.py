@@ -235,7 +235,10 @@ def literal_repeats(source: list[int]) -> int:
 def _policy_state(model: Transformer, rows: list[Unfinished]) -> PolicyState:
     source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
-        info = model.embed_source(torch.tensor([row.source[: row.read] for row in rows])).info
+        prefix = model.embed_source(torch.tensor([row.source[: row.read] for row in rows]))
+        info = prefix.info
+        if info is None:  # it depends on the context: the prefix is encoded again
+            info = model.encode(prefix, torch.tensor([row.read for row in rows])).info
         source_info = info.double().sum(-1)
         info = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows])).info
         target_info = info[:, 1:].double().sum(-1)

@@ -91,6 +91,7 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--pack", str(folder), "--out", str(tmp_path / "p")], "exists already"),
         (["--pack", "nowhere", "--out", str(tmp_path / "n")], "nowhere: no such model"),
         (["--pack", str(folder), "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
+        (["--pack", "de-en", "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
         (["--out", "x"], "only with --pack"),
         (["xx-yy"], "unknown model 'xx-yy'"),
     ):

@@ -7,6 +7,7 @@ import lzma
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -297,6 +298,27 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     assert mixed.manifest["tagged"] == len(tagged.train) > 0
     assert (work / "models" / "de-en-teacher" / "last" / "config.json").exists()
     check_students(work)
+    # The teacher has learned nothing, and no translation of it was kept: some others instead.
+    lines = ["\t".join((*pair, "distilled")) for pair in toy_pairs(9, 5)]
+    write(work / "text" / "distilled.de-en.tsv.xz", lines)
+    stages = ("--stages", "europarl,all,same-original")
+    third = script("chain", "ingredients", toy_data, work, *settings, *stages)
+    assert third.returncode == 0, third.stderr
+    check_ingredients(work, third.stdout)
+
+
+def check_ingredients(work: Path, said: str) -> None:
+    """The text of the students, part by part: each corpus has all of the one before it."""
+    assert "parallel" not in said and "de-en-student" not in said  # both chains share WORK
+    names = ["parallel", "mixed", "distilled", "spoken", "all"]
+    pairs = [len(Corpus(work / "corpora" / name).train) for name in names]
+    added = ["tagged", "distilled-alone", "spoken-alone", "windows-alone"]
+    more = [len(Corpus(work / "corpora" / name).train) for name in added]
+    assert [after - before for before, after in pairwise(pairs)] == more
+    pairs = [line.split("\t") for line in (work / "text" / "spoken.tsv").read_text().splitlines()]
+    assert [target for _, target in pairs] == [target for _, target in toy_pairs(9, 5)]
+    assert all(source == source.lower() for source, _ in pairs)
+    assert len(Corpus(work / "corpora" / "same-original").train) > 2 * 12
 
 
 def check_students(work: Path) -> None:

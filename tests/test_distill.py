@@ -204,7 +204,7 @@ def test_several_teachers_write_by_their_mean_probability(beam: int) -> None:
     """Against a search that runs every prefix through every model from the start."""
     first, *others = ensemble(3)
     text = "ba be bi du. da"
-    options = TranslationOptions(beam=beam, segment=False)
+    options = TranslationOptions(beam=beam, segment="whole")
     (translation,) = next(LineTranslator(first, options, others=others).translate([(0, text)]))[0]
     source = torch.tensor([[*first.vocabulary.source.encode(text), 3]])
     lengths = torch.tensor([source.shape[1]])

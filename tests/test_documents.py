@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.test_simuleval import main_quietly
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents
+from waitinfo.evaluation.calibrate import calibrate
 from waitinfo.evaluation.conditions import ALL, Condition, parse_conditions
 from waitinfo.evaluation.documents import (
     DocumentEvaluation,
@@ -45,6 +47,8 @@ def test_documents_of_a_set(tmp_path: Path) -> None:
     with pytest.raises(WaitinfoError, match="has 3 lines, but the test set has 4"):
         Documents.parse(str(names), 4)
     with pytest.raises(WaitinfoError, match="no such file"):
+        Documents.parse("nowhere", 4)
+    with pytest.raises(WaitinfoError, match="at least one line"):
         Documents.parse("0", 4)
 
 
@@ -214,6 +218,14 @@ def test_conditions_side_by_side(
     assert (folder / "wait-info-2.json").exists() and (folder / "lower/wait-info-2.json").exists()
 
 
+def test_words_are_needed(loaded: LoadedModel, test_set: TestSet) -> None:
+    unspaced = replace(test_set, references=["これは本です。"] * len(test_set.sources))
+    with pytest.raises(WaitinfoError, match="latency is counted in words, and t is written"):
+        DocumentEvaluation(loaded, unspaced, Documents.parse("all", len(test_set.sources)))
+    with pytest.raises(WaitinfoError, match="--calibrate: the lag of a stream is counted"):
+        calibrate(Evaluation(loaded, unspaced), [Decoding(1), Decoding(3)])
+
+
 def test_calibrating_and_asking_for_a_lag(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +254,7 @@ def test_calibrating_and_asking_for_a_lag(
         (("--lag", 99, "--out", out), "lag = 99: this model is calibrated for lags from"),
         (("--lag", 3, "--k", 3, "--out", out), "leave out --k"),
         (("--calibrate", "--lag", 3), "--calibrate: leave out"),
+        (("--calibrate", "--k", "3,3.0"), "two values of --k"),
         (("--k", 3), "--out: give a folder"),
         (("--documents", "2", "--condition", "lower", "--out", out), "--documents: not used"),
         (("--documents", "2", "--rate", "3", "--out", out), "not with documents"),

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -27,17 +28,16 @@ from waitinfo.text.files import (
 
 LINES = ["eins zwei", "drei", "vier fünf 😀"]
 TEXT = ("\n".join(LINES) + "\n").encode()
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
 
 
 @pytest.mark.parametrize(
     ("suffix", "compress"),
-    [
-        (".de", bytes),
-        ("", bytes),
-        (".gz", gzip.compress),
-        (".xz", lzma.compress),
-        (".zst", zstandard.ZstdCompressor().compress),
-    ],
+    [(".de", bytes), ("", bytes), *COMPRESS.items()],
 )
 def test_reads_every_compression(tmp_path: Path, suffix: str, compress) -> None:
     path = tmp_path / f"text{suffix}"
@@ -82,11 +82,25 @@ def test_damaged_archives(tmp_path: Path, suffix: str) -> None:
         list(read_lines(path))
 
 
-def test_a_truncated_archive_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "cut.xz"
-    path.write_bytes(lzma.compress(TEXT * 1000)[:-20])
-    with pytest.raises(WaitinfoError, match="cannot be read"):
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("share", [0.3, 0.999])
+def test_a_truncated_archive_is_detected(tmp_path: Path, suffix: str, share: float) -> None:
+    """Also where whole lines come out before the end is missed."""
+    text = random.Random(1).randbytes(60_000).hex("\n", 40).encode()
+    content = COMPRESS[suffix](text)
+    path = tmp_path / f"cut{suffix}"
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(WaitinfoError, match="after line .*: cannot be read"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_archives_one_after_the_other(tmp_path: Path, suffix: str) -> None:
+    """As `cat` and parallel compressors make them."""
+    path = tmp_path / f"text{suffix}"
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0size" if suffix == ".zst" else b""
+    path.write_bytes((skippable + COMPRESS[suffix](TEXT * 20_000)) * 3)
+    assert list(read_lines(path)) == LINES * 60_000
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 2), (2, 3)])

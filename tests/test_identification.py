@@ -6,6 +6,7 @@ import lzma
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.streams import toy_model
 from waitinfo.cli.app import main
+from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.translator import Translator, load
 from waitinfo.text.common_words import NAMES, WORDS
 from waitinfo.text.identification import (
@@ -179,6 +181,22 @@ def test_a_watch_reports_once_however_text_arrives() -> None:
     assert silent.add(text) is None and silent.other is None
 
 
+def test_a_sentence_without_spaces_is_enough() -> None:
+    """However it arrives: a letter says as much as a syllable."""
+    assert other_language("你好，世界。", "de") == "CJK script"
+    assert other_language("こんにちは", "en") == "Hiragana script"
+    assert other_language("こんにちは", "ja") is None
+    watch = LanguageWatch("de", raw=True)
+    assert [bool(watch.add(letter)) for letter in "今日は天気"] == [False] * 3 + [True, False]
+    assert other_language("东京", "de") is None, "a name"
+    assert other_language("Der Präsident heißt auf Chinesisch 习近平主席.", "de") is None
+    translator = Translator(in_german(), 1)
+    with pytest.warns(LanguageWarning, match="Cyrillic"), translator.stream(2, raw=True) as stream:
+        stream.push("Здравствуйте")
+        assert stream.other_language is None, "the word may go on"
+        stream.finish()
+
+
 def test_a_watch_ends() -> None:
     watch = LanguageWatch("de")
     for _ in range(20):
@@ -186,10 +204,12 @@ def test_a_watch_ends() -> None:
     assert watch.add(SAMPLES["fr"] * 100) is None
 
 
+def in_german() -> LoadedModel:
+    return replace(toy_model("wait-info"), languages=Languages("de", "en"))
+
+
 def test_streams_warn_once_each() -> None:
-    loaded = toy_model("wait-info")
-    object.__setattr__(loaded, "languages", Languages("de", "en"))
-    translator = Translator(loaded, 4)
+    translator = Translator(in_german(), 4)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for text in (SAMPLES["fr"], SAMPLES["fr"], SAMPLES["de"]):

@@ -67,12 +67,14 @@ def letters_and_fillers(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare_corpus(tmp_path_factory.mktemp("fillers"), fillers=1)
 
 
-def learn(corpus: Corpus, out: Path, system: dict, **training: object) -> Path:
+def learn(
+    corpus: Corpus, out: Path, system: dict, model: dict | None = None, **training: object
+) -> Path:
     values = {
         "data": str(corpus.folder),
         "size": "tiny",
         "system": system,
-        "model": {"width": 64, "ffn": 128, "dropout": 0.0},
+        "model": {"width": 64, "ffn": 128, "dropout": 0.0, **(model or {})},
         "training": {
             "updates": 250, "batch_tokens": 500, "lr": 4e-3, "warmup": 60, "cooldown": 0.4,
             "validate_every": 500, "validate_sentences": 0, "checkpoint_every": 500,
@@ -230,8 +232,9 @@ def test_adaptive_wait_k_waits_until_it_is_sure(letters: Corpus, multipath_run: 
     assert_lags_grow(outcomes)
 
 
+@pytest.mark.parametrize("info_from", ["embedding", "context"])
 def test_info_keeps_pace_with_a_source_that_is_twice_as_long(
-    letters_and_fillers: Corpus, tmp_path: Path
+    letters_and_fillers: Corpus, tmp_path: Path, info_from: str
 ) -> None:
     """Each letter is followed by a filler, so n = 2m, and zeta = 1.5 m for every m.
 
@@ -242,7 +245,7 @@ def test_info_keeps_pace_with_a_source_that_is_twice_as_long(
     """
     corpus = letters_and_fillers
     system = {"name": "wait-info", "whole_source_updates": 50, "floor": False}
-    run = learn(corpus, tmp_path / "run", system)
+    run = learn(corpus, tmp_path / "run", system, {"info_from": info_from})
     outcomes = [translate(run, corpus, k) for k in (0.75, 2.25, 3.75, 8)]
     assert_guesses(outcomes[0])
     for outcome in outcomes[1:]:
@@ -262,7 +265,7 @@ def mean_infos(run: Path, corpus: Corpus) -> tuple[float, float]:
     for pair in corpus.dev_text():
         read = torch.tensor([vocabulary.source.encode(pair.source)])
         written = torch.tensor([[BOS, *vocabulary.target.encode(pair.target)]])
-        source += model.embed_source(read).info[0].tolist()
+        source += model.token_infos(read)[0].tolist()
         target += model.embed_target(written).info[0, 1:].tolist()
     return sum(source) / len(source), sum(target) / len(target)
 

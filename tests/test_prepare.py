@@ -341,6 +341,18 @@ def test_windows_need_text_in_order(tmp_path: Path) -> None:
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(spoken=2))
 
 
+def test_the_command_counts_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(60))
+    command = ["prepare", "--tsv", tsv, "--vocab", "words:1"]
+    for options, status, told in (
+        (["--word-errors", "0.1"], 2, "--word-errors: the errors of spoken copies"),
+        (["--word-errors", "0.1", "--spoken", "1"], 0, "of them: spoken"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, command), *options, "--out", str(tmp_path / "corpus")])
+        assert (stop.value.code or 0) == status and told in capsys.readouterr().err
+
+
 def test_a_recipe_sets_what_the_command_does_not(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(60))
     recipe = tmp_path / "recipe.toml"

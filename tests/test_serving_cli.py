@@ -16,9 +16,11 @@ import pytest
 import tests.serving  # noqa: F401 (skips where the extra is missing)
 from waitinfo.cli.app import expand_lists, main
 from waitinfo.cli.serve import Request, run
+from waitinfo.client.clients import Client
 from waitinfo.errors import WaitinfoError
 
 SENTENCE = "Guten Morgen!"
+SEVERAL = ["--", "Guten Morgen. Wo ist hier der Bahnhof? Ich fahre heute nach Hause."]
 
 
 def typed(*arguments: str) -> tuple[int, str, str]:
@@ -47,6 +49,14 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         assert path == typed("translate", "--show", "path", "--k", "3", SENTENCE)
         paced = typed("translate", "--server", url, "--pace", "50", SENTENCE)
         assert paced == typed("translate", "--pace", "50", SENTENCE)
+        for options in (["--segment", "none"], ["--segment", "whole"], ["--lag", "3"]):
+            shown = ["--show", "path", *options, *SEVERAL]
+            there = typed("translate", "--server", url, *shown)
+            assert there == typed("translate", *shown) and there[0] == 0, options
+        with Client(url, lag=3.0) as client:
+            assert client.translate(SENTENCE) == client.translate(SENTENCE, k=5)
+        status, _, told = typed("translate", "--server", url, "--lag", "99", SENTENCE)
+        assert status == 2 and "calibrated for lags" in told
         status, _, told = typed("translate", "--server", url, "--model", "none", SENTENCE)
         assert status == 2 and "unknown model 'none'" in told
     finally:
@@ -71,10 +81,13 @@ def test_bad_options(arguments: str, told: str) -> None:
 
 
 def test_options_of_the_server_alone() -> None:
-    for option in (["--beam", "2"], ["--system", "full"], ["--set", "a=b"]):
+    for option in (["--beam", "2"], ["--system", "full"], ["--set", "a=b"], ["--ending", "allow"]):
         status, _, err = typed("translate", "--server", "http://127.0.0.1:9", *option, "--", "a")
         assert status == 2 and "the server chooses" in err
     assert typed("translate", "--server", "nowhere", "a")[0] == 2
+    file = ["--input", __file__, "--out", "out"]
+    status, _, err = typed("translate", "--server", "http://127.0.0.1:9", *file)
+    assert status == 2 and "leave out --server" in err
 
 
 def test_several_models_after_one_flag() -> None:

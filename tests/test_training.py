@@ -168,6 +168,19 @@ def test_pausing_and_resuming(toy_corpus: Path, tmp_path: Path) -> None:
     assert_same_tensors(whole / "last" / "model.safetensors", parts / "last" / "model.safetensors")
 
 
+def test_a_run_goes_on_after_new_settings_were_invented(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(values(toy_corpus, updates=5), run, display=SilentDisplay())
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    for section, key in (("model", "info_from"), ("system", "info_weight"), ("training", "clip")):
+        del record["resolved"][section][key]  # as in a record of an earlier release
+    (run / "run.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(WaitinfoError, match=r"clip is 2.0 but the run was started with 1.0"):
+        train({"training": {"clip": 2.0}}, run, resume=True)
+    train({"training": {"updates": 7}}, run, resume=True, display=SilentDisplay())
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["update"] == 7
+
+
 def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:
     train(values(toy_corpus, updates=5), tmp_path / "run", display=SilentDisplay())
     with pytest.raises(WaitinfoError, match=r"training.beta2 is 0.9 but the run was started with"):

@@ -27,7 +27,7 @@ from waitinfo.translation.decoding import SentenceDecoder
 from waitinfo.translation.files import LineReader, survey, translate_file
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
-from waitinfo.translation.work import Work
+from waitinfo.translation.work import Plan, Work
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +228,24 @@ def test_a_damaged_journal_counts_as_far_as_it_is_whole(
     journal.write_bytes(journal.read_bytes() + b"x\tno number\n99\tnot its line\n3\tcut o")
     translate_file(loaded, source, out, resume=True)
     assert out.read_text("utf-8") == right
+
+
+def test_what_is_added_does_not_join_a_record_that_was_cut_off(tmp_path: Path) -> None:
+    """A process is killed while it writes, and so is the one that continues its block."""
+    work = Work(tmp_path / "out.txt")
+    work.begin(Plan(3, "", 3, {}), resume=False, force=False)
+    for record in (b"0\tzero\n1\ton", b"2\ttwo\n"):
+        block = work.claim(0)
+        assert block is not None
+        block._stream.write(record)
+        block.close()
+    block = work.claim(0)
+    assert block is not None and block.found == {0: b"zero", 2: b"two"}
+    block.add([(1, "one")])
+    block.complete()
+    assert work.merge()
+    work.close()
+    assert work.out.read_text() == "zero\none\ntwo\n"
 
 
 def test_an_interrupted_merge_is_repeated(

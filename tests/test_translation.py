@@ -37,12 +37,13 @@ from waitinfo.translation.sampling import Sampler, combine, mix, sentence_keys, 
 from waitinfo.translation.source import SourceText
 
 PIECES = ["ba", "be.", "bi!", "dr.", "3.", "du?)", "…", "\t", " ", "x" * 9, "ü", "\u2581", "…”"]
+UNSPACED = ["日本。", "「見。」と", "行！？今", "か\u3099", "z.B日。a.", "東京"]
 
 
 def lines_of_text() -> list[str]:
     draw = random.Random(5)
     lines = [some_text(draw, draw.randint(1, 5)) for _ in range(4)]
-    return [*lines, "", "  ", lines[0], "ba be. bi! bo", "grün 😀", "ba" * 20]
+    return [*lines, "", "  ", lines[0], "ba be. bi! bo", "grün 😀", "ba" * 20, "見。東！？ba"]
 
 
 def joined(loaded: LoadedModel, lines: list[str], options: TranslationOptions, **more) -> list[str]:
@@ -65,14 +66,17 @@ def small_dial(system: System) -> float | None:
 # Lines and sentences
 
 
-def session_sentences(line: str, limit: int, segment: bool) -> list[list[int]]:
+def session_sentences(line: str, limit: int, segment: str) -> list[list[int]] | None:
+    """What a stream feeds to the engine; None if a window has to move on."""
     tokenizer = toy_tokenizer()
-    segmentation = Segmentation("punctuation" if segment else "whole")
+    segmentation = Segmentation.parse(segment)
     session = Session(Vocabulary(tokenizer, tokenizer), limit, segmentation=segmentation)
     session.add(line)
     session.end()
     found = []
     while (given := session.next_input()) is not None:
+        if session.full or session.patience:
+            return None
         assert given.complete
         found.append(given.tokens)
         read = len(given.tokens) + 1
@@ -80,11 +84,20 @@ def session_sentences(line: str, limit: int, segment: bool) -> list[list[int]]:
     return found
 
 
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from(PIECES), max_size=25), st.integers(1, 9), st.booleans())
-def test_lines_are_cut_as_in_a_stream(pieces: list[str], limit: int, segment: bool) -> None:
-    line = " ".join(pieces)
-    found = SourceText(toy_tokenizer(), limit, segment).encode(["ba.", line, ""])
+@settings(max_examples=100)
+@given(
+    st.lists(st.sampled_from([*PIECES, *UNSPACED]), max_size=25),
+    st.sampled_from([" ", ""]),
+    st.integers(1, 12),
+    st.sampled_from(["auto", "auto:8", "punctuation", "whole", "none", "pause"]),
+)
+def test_lines_are_cut_as_in_a_stream(
+    pieces: list[str], space: str, limit: int, segment: str
+) -> None:
+    line = space.join(pieces)
+    assert toy_tokenizer().has_bytes
+    text = SourceText(toy_tokenizer(), limit, Segmentation.parse(segment), slides=True)
+    found = text.encode(["ba.", line, ""])
     assert found[1] == session_sentences(line, limit, segment)
     assert found[2] == []
 
@@ -109,8 +122,21 @@ def test_lines_become_what_a_stream_writes(name: str, precision: str) -> None:
     lines = lines_of_text()
     expected = Translator(loaded, 10, capacity=16, segment="punctuation").translate(lines, k)
     assert any(expected) and expected[4:6] == ["", ""]
-    options = TranslationOptions(k=k, capacity=16)
+    options = TranslationOptions(k=k, capacity=16, segment="punctuation")
     assert joined(loaded, lines, options, rows=3, window=5) == expected
+
+
+@pytest.mark.parametrize("segment", ["auto:8", "none:8", "pause"])
+@pytest.mark.parametrize("name", ["wait-info", "wait-k", "full"])
+def test_text_without_sentence_ends_becomes_what_a_stream_writes(name: str, segment: str) -> None:
+    loaded = toy_model(name)
+    k = small_dial(loaded.system)
+    lines = [*lines_of_text(), "ba be bi bo du " * 6, "ba. " + "be bi bo " * 9]
+    expected = Translator(loaded, 12, capacity=16, segment=segment).translate(lines, k)
+    options = TranslationOptions(k=k, capacity=16, segment=segment)
+    assert joined(loaded, lines, options, rows=3, window=5) == expected
+    if loaded.system.simultaneous:
+        assert joined(loaded, lines, replace(options, segment="punctuation")) != expected
 
 
 def _single(model: Transformer) -> Transformer:
@@ -123,14 +149,14 @@ def _single(model: Transformer) -> Transformer:
 def test_endings(ending: str) -> None:
     loaded = toy_model("wait-k")
     lines = lines_of_text()
-    expected = Translator(loaded, 10, ending=ending, segment="punctuation").translate(lines, 1)
+    expected = Translator(loaded, 10, ending=ending).translate(lines, 1)
     assert joined(loaded, lines, TranslationOptions(k=1, ending=ending)) == expected
 
 
 def test_a_line_can_be_one_sentence() -> None:
     loaded = toy_model("full")
     lines = ["ba be. bi bo.", "du"]
-    whole = joined(loaded, lines, TranslationOptions(segment=False))
+    whole = joined(loaded, lines, TranslationOptions(segment="whole"))
     for line, found in zip(lines, whole, strict=True):
         translator = Translator(loaded, 1)
         with translator.stream(segment="whole") as stream:

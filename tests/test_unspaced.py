@@ -23,7 +23,9 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
 from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
+from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.translation.window import join_sentences
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
 KANA = "あいうえおかがきくこさしたてでとなにのはもらりるれろわをん"
@@ -187,6 +189,17 @@ def test_characters_are_shown_at_once(tokenizer: Tokenizer) -> None:
         == "a"
     ), "nor before another script"
     assert builder.add(3, last=True) == " b"
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["私は見。", "日本", "abc", "a b.", "日本 a", ""]), max_size=6))
+def test_sentences_are_joined_as_in_a_stream(tokenizer: Tokenizer, texts: list[str]) -> None:
+    builder = WordBuilder(tokenizer)
+    shown = ""
+    for text in texts:
+        shown += "".join(builder.add(token) for token in tokenizer.encode(text))
+        shown += builder.add(EOS, last=True)
+    assert join_sentences(texts) == shown
 
 
 # Latency in characters

@@ -1,9 +1,9 @@
 """Make tables and figures of the paper: `python experiments/paper/make.py TARGET … DATA WORK`.
 
-targets.toml has the targets and their stages. DATA holds the folders of text (de-en, en-vi,
-multi30k-de-en, upos). WORK gets corpora, models, logs and analyses. Points and figures go to
-results/, or to --results. A run whose points are there is not made again, and an unfinished one
-continues: the same command goes on after an interruption.
+targets.toml (or another file, --targets) has the targets and their stages. DATA holds the folders
+of text (de-en, en-vi, multi30k-de-en, upos). WORK gets corpora, models, logs and analyses. Points
+and figures go to results/, or to --results. A run whose points are there is not made again, and an
+unfinished one continues: the same command goes on after an interruption.
 
 Training runs of all targets are made by turns, the most telling first, several at a time (--jobs).
 With --minutes, a run that cannot end in time is not started, by its estimated minutes and by the
@@ -44,8 +44,13 @@ def trains(stage: Stage) -> bool:
     return "experiment" in stage and not stage.get("last")
 
 
-def read_targets() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((HERE / "targets.toml").read_text("utf-8"))
+def read_targets(path: Path = HERE / "targets.toml") -> dict[str, dict[str, Any]]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def short_name(stage: Stage) -> str:
+    """The experiment of a stage, without its folder."""
+    return Path(stage.get("experiment", "")).name
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ class Maker:
         for stage in sorted(filter(trains, stages), key=lambda stage: stage["turn"]):
             for run in stage["runs"].split(","):
                 for seed in stage["seeds"]:
-                    name = f"{stage['experiment'].removeprefix('paper/')} {run}, seed {seed}"
+                    name = f"{short_name(stage)} {run}, seed {seed}"
                     if name not in known and not self.scored(stage, run, seed):
                         known.add(name)
                         minutes = stage["minutes"] * (1 + BESIDE * (self.jobs - 1))
@@ -261,11 +266,11 @@ def stop(running: Running) -> None:
 
 
 def main() -> None:
-    targets = read_targets()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("target", nargs="+", help=f"{', '.join(targets)}, or all")
+    parser.add_argument("target", nargs="+", help=f"{', '.join(read_targets())}, or all")
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
+    parser.add_argument("--targets", type=Path, default=HERE / "targets.toml", help="their file")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time [default: 2]")
@@ -277,6 +282,7 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true", help="print the runs and their minutes")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
     given = parser.parse_args()
+    targets = read_targets(given.targets)
     names = list(targets) if given.target == ["all"] else given.target
     for name in names:
         if name not in targets:
@@ -289,7 +295,7 @@ def main() -> None:
         stage
         for name in names
         for stage in targets[name]["stages"]
-        if not only or stage.get("experiment", "").removeprefix("paper/") in only
+        if not only or short_name(stage) in only
     ]
     make(maker, stages, given.plan, given.prepare)
 

@@ -126,8 +126,9 @@ def decode_given(
                 visible[row, : len(read)] = torch.tensor(read, device=model.device)
         with observed(model, found.append):
             left, right = model.embed_source(source), model.embed_target(target)
-            model.decode(right, model.encode(left, n), visible, streaming=True)
-        yield Forced(index, source, target, visible, n, m, left.info, right.info), found
+            encoded = model.encode(left, n)
+            model.decode(right, encoded, visible, streaming=True)
+        yield Forced(index, source, target, visible, n, m, encoded.info, right.info), found
 
 
 def require_attention(loaded: LoadedModel, what: str) -> None:

@@ -146,8 +146,11 @@ def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:
         f"{train['source_tokens']:,} source and {train['target_tokens']:,} target tokens; "
         f"vocabulary {sizes}"
     )
-    for reason, count in manifest["dropped"].items():
-        note(f"  dropped {count:,}: {reason}")
+    for kind, count in manifest.get("copies", {}).items():
+        note(f"  {count:,} of them: {kind}")
+    for what in ("dropped", "dropped_copies"):
+        for reason, count in manifest.get(what, {}).items():
+            note(f"  {what.replace('_', ' ')} {count:,}: {reason}")
 
 
 class LiveDisplay(LineDisplay):

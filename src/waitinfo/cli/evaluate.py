@@ -82,6 +82,8 @@ def run(request: Request) -> None:
     conditions = _conditions(request)
     output = Output.at(request.out, request.save_text, request.overwrite)
     test = TestSet.read(request.source, request.reference)
+    if any(condition.documents for condition in conditions):
+        test.check_words("--documents: latency")
     _check_names(request)
     check_installed()
     timing = None if request.rate is None else Timing(request.rate, request.timed)

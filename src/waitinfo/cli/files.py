@@ -26,6 +26,8 @@ def run(request: Request) -> None:
         raise WaitinfoError("--out: needs --input, a file that can be read again when resuming")
     if request.pace or request.show != "words" or request.text:
         raise WaitinfoError("--out: leave out --pace, --show and text")
+    if request.server is not None:
+        raise WaitinfoError("--out: translates here; leave out --server")
     assert request.out is not None
     check_files(request.input, request.out)
     use_threads(request.threads)
@@ -72,7 +74,7 @@ def _options(request: Request) -> TranslationOptions:
     return TranslationOptions(
         k=request.k,
         ending=request.ending,
-        segment=request.cuts_lines,
+        segment=request.segment,
         beam=request.beam,
         best=request.best,
         temperature=request.temperature,

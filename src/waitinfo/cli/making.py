@@ -122,6 +122,8 @@ def prepare(
     }
     if config is not None:
         values |= corpus_settings(config, not_given(context))
+    if not values["spoken"] and "word_errors" not in not_given(context):
+        raise WaitinfoError("--word-errors: the errors of spoken copies; give --spoken with it")
     options = PrepareOptions(**values, languages=Languages(source_language, target_language))
     with progress_bar() as progress:
         manifest = run(

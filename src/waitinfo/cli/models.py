@@ -11,7 +11,7 @@ from rich.table import Table
 
 from waitinfo.cli.display import note
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import DEFAULT, bundled_models
+from waitinfo.model.bundled import DEFAULT, bundled_models, find_model
 
 
 def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
@@ -60,7 +60,7 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
         raise WaitinfoError("--pack: give --out, the folder to write")
     if out.exists():
         raise WaitinfoError(f"{out}: exists already; choose a new folder")
-    loaded = load_model(source)
+    loaded = load_model(find_model(source))
     save_model(
         out,
         loaded.model,

@@ -67,11 +67,6 @@ class Request:
     server: str | None = None
     key: str | None = None
 
-    @property
-    def cuts_lines(self) -> bool:
-        """Whether the sentences of a whole line are translated one by one."""
-        return Segmentation.parse(self.segment).punctuated
-
 
 def run(request: Request) -> None:
     if request.k is not None and request.lag is not None:
@@ -90,7 +85,7 @@ def run(request: Request) -> None:
         )
     segmentation = Segmentation.parse(request.segment)
     if request.server is not None:
-        _on_server(request, request.server)
+        _on_server(request, request.server, segmentation)
         return
     # One word at a time is quickly done by one core, and on a busy machine much more quickly.
     use_threads(request.threads or int(request.input is None))
@@ -120,8 +115,7 @@ def _translate(request: Request, loaded: LoadedModel, segmentation: Segmentation
     )
     view = VIEWS[request.show]()
     if lines is None:
-        idle = segmentation.pause if segmentation.mode == "pause" else None
-        _follow(translator, k, view, idle, watch)
+        _follow(translator, k, view, _idle(segmentation), watch)
     elif request.pace:
         _at_pace(translator, k, view, lines, request.pace)
     else:
@@ -155,9 +149,14 @@ def _check_plain(request: Request) -> None:
         raise WaitinfoError(f"{name}: needs --input and --out")
 
 
-def _on_server(request: Request, url: str) -> None:
+def _on_server(request: Request, url: str, segmentation: Segmentation) -> None:
     """The same, but a server translates."""
-    local = {"--system": request.system, "--set": request.settings, "--beam": request.beam > 1}
+    local = {
+        "--system": request.system,
+        "--set": request.settings,
+        "--beam": request.beam > 1,
+        "--ending": request.ending != "guard",
+    }
     if given := [name for name, value in local.items() if value]:
         raise WaitinfoError(f"{given[0]}: the server chooses; leave it out with --server")
     try:
@@ -168,15 +167,21 @@ def _on_server(request: Request, url: str) -> None:
         ) from None
     k, lines, view = request.k, _lines(request), VIEWS[request.show]()
     model = None if request.model is None else str(request.model)
-    with Client(url, request.key, model=model) as client:
+    segmenter = None if segmentation == Segmentation() else request.segment
+    with Client(url, request.key, model=model, lag=request.lag, segmenter=segmenter) as client:
         if lines is None:
-            _follow(client, k, view)
+            _follow(client, k, view, _idle(segmentation))
         elif request.pace:
             _at_pace(client, k, view, lines, request.pace)
         else:
             for chunk in _chunks(lines, TOGETHER):
                 for line, events in zip(chunk, client.events(chunk, k), strict=True):
                     view.line(line, events)
+
+
+def _idle(segmentation: Segmentation) -> float | None:
+    """Seconds of silence that a stream is told of."""
+    return segmentation.pause if segmentation.mode == "pause" else None
 
 
 def _lines(request: Request) -> Iterator[str] | None:
@@ -342,7 +347,7 @@ def _at_pace(
 
 def _with_beam(loaded: LoadedModel, request: Request, lines: Iterator[str]) -> None:
     translator = LineTranslator(
-        loaded, TranslationOptions(beam=request.beam, segment=request.cuts_lines)
+        loaded, TranslationOptions(beam=request.beam, segment=request.segment)
     )
     for chunk in _chunks(lines, TOGETHER * 4):
         found = {

@@ -20,7 +20,10 @@ TOGETHER = 8  # texts translated at a time
 
 
 class AsyncClient:
-    """Opens streams on a server, on an event loop."""
+    """Opens streams on a server, on an event loop.
+
+    `options` are further fields of `start` for all of them, such as `lag` (docs/serving.md).
+    """
 
     def __init__(
         self,
@@ -28,8 +31,10 @@ class AsyncClient:
         key: str | None = None,
         model: str | None = None,
         patience: float = PATIENCE,
+        **options: Any,
     ) -> None:
-        self._address, self._model, self._patience = Address(url, key), model, patience
+        self._address, self._patience = Address(url, key), patience
+        self._options = {"model": model, **options}
 
     def stream(
         self,
@@ -39,7 +44,9 @@ class AsyncClient:
         **options: Any,
     ) -> AsyncRemoteStream:
         """Open a stream at dial k; `options` are further fields of `start` (docs/serving.md)."""
-        start = {"k": k, "model": self._model, **options}
+        start = {"k": k, **self._options, **options}
+        if k is not None and "lag" not in options:
+            start["lag"] = None  # this stream has a dial of its own
         start = {name: value for name, value in start.items() if value is not None}
         return AsyncRemoteStream(self._address, start, raw, self._patience, history)
 

@@ -38,6 +38,9 @@ def calibrate(
     evaluation: Evaluation, decodings: Sequence[Decoding], progress: Progress | None = None
 ) -> Calibration:
     """Measure lag and quality at every dial value."""
+    evaluation.test.check_words("--calibrate: the lag of a stream")
+    if len({decoding.k for decoding in decodings}) < 2:
+        raise WaitinfoError("--calibrate: give two values of --k or more")
     dial = evaluation.loaded.system.dial
     assert dial is not None
     references = evaluation.test.references

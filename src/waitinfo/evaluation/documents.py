@@ -58,8 +58,10 @@ class Documents:
         """
         if text == "all":
             return cls((range(sentences),))
-        if text.isdigit() and int(text) > 0:
+        if text.isdigit():
             size = int(text)
+            if not size:
+                raise WaitinfoError("--documents 0: a document has at least one line")
             starts = range(0, sentences, size)
             return cls(tuple(range(start, min(start + size, sentences)) for start in starts))
         names = [line.partition(",segid=")[0] for line in read_lines(Path(text))]
@@ -117,6 +119,7 @@ class DocumentEvaluation(Evaluation):
     ) -> None:
         condition = "-".join(filter(None, ("documents", test.condition)))
         super().__init__(loaded, replace(test, condition=condition), name, run)
+        test.check_words("--documents: latency")
         self.documents = documents
         self.lines = [normalise(source) for source in test.sources]
         self.words = [len(line.split()) for line in self.lines]

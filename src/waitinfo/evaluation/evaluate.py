@@ -68,6 +68,13 @@ class TestSet:
         """What latency is counted in, in the `word` profile."""
         return Units.of(self.sources, self.references)
 
+    def check_words(self, what: str) -> None:
+        """Raise an error if something that is counted in words is asked for without spaces."""
+        if self.units != Units():
+            raise WaitinfoError(
+                f"{what} is counted in words, and {self.name} is written without spaces"
+            )
+
     @cached_property
     def facts(self) -> dict[str, Any]:
         return {

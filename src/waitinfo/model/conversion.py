@@ -87,7 +87,8 @@ class _Conversion:
         if code is not None and fits:
             model.native = NativeModel(model, code)
         if code is not None:
-            model.native_source = _embedding(code, source, model.source_info)
+            context = model.config.info_from == "context"
+            model.native_source = _embedding(code, source, None if context else model.source_info)
             model.native_target = _embedding(code, target, model.target_info)
         return model.eval().requires_grad_(False)
 
@@ -209,7 +210,7 @@ class ExactInfoQuantizer(InfoQuantizer):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, T]."""
         # In float64, neither the order of a sum nor the kind of tanh changes what float32 shows.
-        hidden = self.hidden.forward(x.view(-1, x.shape[-1]).double().tanh_().float())
+        hidden = self.hidden.forward(x.reshape(-1, x.shape[-1]).double().tanh_().float())
         total = (hidden.double().tanh_().float() * self.weight).sum(-1).sigmoid_().mul_(2)
         return total.float().view(x.shape[:-1])
 

@@ -20,6 +20,7 @@ from waitinfo.text.tokenizer import SPACE, Tokenizer
 
 END = None  # in the queue: the sentence ends here
 STOPS = "。！？｡!?"  # end a sentence inside a word
+TAIL = 8  # letters of a word that show whether a sentence ends with it
 GO_ON = re.compile(f"[{re.escape(STOPS + CLOSERS)}〉》］｝〕、,，…—ー～]")  # not after these
 
 
@@ -87,6 +88,7 @@ class Reader:
 
     def _grow(self, letters: str) -> None:
         """More letters of the present word."""
+        letters = letters.replace(SPACE, "_")  # as `normalise` does
         if self._growing is None:
             self._letters += letters
             if not (is_unspaced(self._letters) and self.tokenizer.has_bytes):
@@ -102,7 +104,7 @@ class Reader:
             self._end_growing()
             self.queue.append(END)
         self._stopped = self.segmentation.punctuated and letter in STOPS
-        self._letters = (self._letters + letter)[-8:]  # enough to see how the word ends
+        self._letters = (self._letters + letter)[-TAIL:]
         self._enqueue(self._growing.add(letter))
 
     def _end_word(self) -> None:

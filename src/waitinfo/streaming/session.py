@@ -93,6 +93,7 @@ class Session:
 
     def end(self) -> None:
         """The sentence ends here. What follows, if anything, is the next one."""
+        self.watch.warn(" ")  # the last word is complete
         self._reader.end()
 
     # Tokens for the engine

@@ -196,8 +196,9 @@ class System(ABC):
         k = spread_dial(self.training_dial(batch, context), batch)
         source = model.embed_source(batch.source)
         target = model.embed_target(batch.target_in)
-        read, visible = self._training_view(model, batch, source, target, k)
         encoded = model.encode(source, batch.source_lengths)
+        source = replace(source, info=encoded.info)
+        read, visible = self._training_view(model, batch, source, target, k)
         # With a fixed dial, the model sees what it would see in a translation at that dial.
         streaming = context.k is not None
         dials = self.dial_rows(batch, context, k)

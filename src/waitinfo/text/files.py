@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from waitinfo.errors import WaitinfoError
 
@@ -51,6 +51,9 @@ NOT_TEXT = frozenset(
         ".jpg",
     ]
 )
+
+
+CHUNK = 1 << 14  # bytes read from a .zst file at a time; they may become very many
 
 
 class Pair(NamedTuple):
@@ -115,9 +118,38 @@ def _zstandard(name: str | Path, task: str) -> ModuleType:
     return zstandard
 
 
+class ZstdReader(io.RawIOBase):
+    """Decompresses frame after frame; a last frame that is not complete is an error."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._context = _zstandard(raw.name, "reading").ZstdDecompressor()
+        self._frame: Any = None  # the one that is not complete
+        self._compressed = b""  # read, and behind the end of the last frame
+        self._text = memoryview(b"")  # not asked for yet
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._text:
+            self._compressed = self._compressed or self._raw.read(CHUNK)
+            if not self._compressed:
+                if self._frame is not None:
+                    raise EOFError("Compressed file ended before the end of its last frame")
+                return 0
+            self._frame = self._frame or self._context.decompressobj()
+            self._text = memoryview(self._frame.decompress(self._compressed))
+            self._compressed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count
+
+
 def _zstd(raw: IO[bytes]) -> IO[bytes]:
-    reader = _zstandard(raw.name, "reading").ZstdDecompressor().stream_reader(raw, closefd=False)
-    return cast("IO[bytes]", io.BufferedReader(reader))
+    return cast("IO[bytes]", io.BufferedReader(ZstdReader(raw), 1 << 16))
 
 
 def _zstd_writer(raw: IO[bytes]) -> IO[bytes]:

@@ -15,6 +15,7 @@ from collections import Counter
 from functools import cache
 
 from waitinfo.text.common_words import NAMES, WORDS
+from waitinfo.text.scripts import is_unspaced
 
 # Not the parts of addresses and code.
 WORD = re.compile(r"(?<![\w/=&?@.#\\])[^\W\d_]+(?:['’][^\W\d_]+)?(?![\w/=&@(])")
@@ -22,9 +23,10 @@ LEAST_HITS = 4  # frequent words of the other language
 LEAST_DISTINCT = 3  # different ones
 LEAST_SHARE = 0.2  # of all words
 OWN_SHARE = 0.2  # at most so many of the expected language for each of the other
-LEAST_LETTERS = 12  # of another script
+LEAST_LETTERS = 12  # of another script; a Chinese or Japanese one counts as three
 SCRIPT_SHARE = 0.75  # of all letters
 ENOUGH = 200  # words after which a watch is over
+LONGEST = 64  # letters of a word
 
 # Scripts as Unicode names begin with them. Languages that are not listed use Latin letters.
 SCRIPTS = {
@@ -32,6 +34,8 @@ SCRIPTS = {
     "el": "GREEK", "he": "HEBREW", "hi": "DEVANAGARI", "th": "THAI", "ko": "HANGUL CJK",
     "ja": "HIRAGANA KATAKANA CJK", "zh": "CJK",
 }  # fmt: skip
+
+DENSE = frozenset(SCRIPTS["ja"].split())  # a letter says about as much as a syllable
 
 
 @cache
@@ -99,7 +103,9 @@ class Evidence:
     def _other_script(self) -> str | None:
         own = SCRIPTS.get(self.language or "", "LATIN").split()
         others = {name: count for name, count in self._scripts.items() if name not in own and name}
-        if sum(others.values()) < max(LEAST_LETTERS, SCRIPT_SHARE * self.letters):
+        letters = sum(others.values())
+        dense = sum(count for name, count in others.items() if name in DENSE)
+        if letters + 2 * dense < LEAST_LETTERS or letters < SCRIPT_SHARE * self.letters:
             return None
         name = max(others, key=lambda name: others[name])
         return f"{name.title() if name != 'CJK' else name} script"
@@ -152,8 +158,7 @@ class LanguageWatch:
         if self._over:
             return None
         if self._raw:
-            head, space, tail = _last_space(self._rest + text)
-            text, self._rest = head + space, tail
+            text, self._rest = _whole_words(self._rest + text)
         self._evidence.add(text)
         self.other = self._evidence.other_language()
         self._over = self.other is not None or self._evidence.words >= ENOUGH
@@ -170,9 +175,9 @@ class LanguageWatch:
         return f"the text looks like {self.other}, but the model translates from {expected}"
 
 
-def _last_space(text: str) -> tuple[str, str, str]:
-    """Cut a text after its last space; a long text without spaces is taken as it is."""
-    for place in range(len(text) - 1, -1, -1):
-        if text[place].isspace():
-            return text[:place], text[place], text[place + 1 :]
-    return (text, "", "") if len(text) > 64 else ("", "", text)
+def _whole_words(text: str) -> tuple[str, str]:
+    """Cut a text after its last complete word; a long text without an end is taken as it is."""
+    for place in range(len(text), 0, -1):
+        if text[place - 1].isspace() or is_unspaced(text[place - 1]):
+            return text[:place], text[place:]
+    return (text, "") if len(text) > LONGEST else ("", text)

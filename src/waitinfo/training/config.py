@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -215,13 +215,25 @@ def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
             f"{new['processes']}; use as many, or its batches would differ"
         )
     old, new = old["resolved"], new["resolved"]
+    added = _defaults(new["system"]["name"])  # of settings that came after the run was started
     for section in ("system", "model", "training"):
         for key, value in new[section].items():
             if section == "training" and key in FLEXIBLE:
                 continue
-            before = old[section].get(key)
+            before = old[section].get(key, added[section].get(key))
             if before != value:
                 raise WaitinfoError(
                     f"--resume: {section}.{key} is {value} but the run was started with {before}; "
                     "only length, learning rate and logging may change"
                 )
+
+
+def _defaults(system: str) -> dict[str, dict[str, Any]]:
+    """The settings of each section that have a default, with it."""
+    return {
+        "system": asdict(build_system(system, {}).options),
+        **{
+            section: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+            for section, kind in (("model", ModelConfig), ("training", TrainingConfig))
+        },
+    }

@@ -8,6 +8,7 @@ from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.streaming.engine import ENDINGS
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import System, check_dial
 
 
@@ -17,7 +18,7 @@ class TranslationOptions:
 
     k: float | None = None  # the dial; None: the system's own
     ending: str = "guard"
-    segment: bool = True  # cut lines into sentences, as a stream does
+    segment: str = "auto"  # where the sentences of a line end, as in a stream
     capacity: int = 256  # source tokens of the longest sentence, including end-of-sentence
     beam: int = 1
     penalty: float = 1.0  # the score is log p / length^penalty
@@ -39,6 +40,7 @@ class TranslationOptions:
             raise WaitinfoError(f"penalty {self.penalty:g}: must be finite")
         if not -(2**63) <= self.seed < 2**63:
             raise WaitinfoError(f"seed {self.seed}: must fit into 64 bits")
+        Segmentation.parse(self.segment)
         self._check_search()
 
     def _check_search(self) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from waitinfo.text.scripts import is_unspaced
 from waitinfo.translation.search import Candidate
+
+
+def join_sentences(texts: Iterable[str]) -> str:
+    """One text of several sentences, as a stream shows them: without spaces where none is due."""
+    joined = ""
+    for text in filter(None, texts):
+        space = " " if joined and not is_unspaced(joined[-1] + text[0]) else ""
+        joined += space + text
+    return joined
 
 
 class Translation(NamedTuple):
@@ -73,7 +83,7 @@ class Window:
         joined = []
         for choice in zip_longest(*parts):
             chosen = [own or part[-1] for own, part in zip(choice, parts, strict=True)]
-            text = " ".join(text for text, _ in chosen if text)
+            text = join_sentences(text for text, _ in chosen)
             logp = sum(candidate.logp for _, candidate in chosen)
             length = sum(candidate.length for _, candidate in chosen)
             joined.append(Translation(self.indices[number], text, logp / length**penalty))

@@ -57,7 +57,9 @@ class Block:
     def __init__(self, stream: IO[bytes], lines: range, result: Path) -> None:
         self._stream, self.lines, self._result = stream, lines, result
         stream.seek(0)
-        self.found: dict[int, bytes] = dict(_records(stream.read(), lines))
+        journal = stream.read()
+        stream.truncate(journal.rfind(b"\n") + 1)  # what follows must not join a cut-off record
+        self.found: dict[int, bytes] = dict(_records(journal, lines))
 
     @property
     def missing(self) -> int:
