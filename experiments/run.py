@@ -78,8 +78,9 @@ def summarise_run(run: str, seed: int, folder: Path) -> dict[str, Any]:
         corpus = about["corpus"]
         for split in corpus["splits"].values():
             del split["shards"]
-        found |= without_folders({"settings": about["resolved"], "corpus": corpus})
-        found |= {"environment": {**about["environment"], "processes": about["processes"]}}
+        environment = {**about["environment"], "processes": about["processes"]}
+        parts = {"settings": about["resolved"], "corpus": corpus, "environment": environment}
+        found |= without_folders(parts)
     return found
 
 

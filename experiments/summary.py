@@ -11,43 +11,38 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-import gains
-from waitinfo.analysis.pictures import figures
-from waitinfo.analysis.run import ANALYSES
 from waitinfo.evaluation.conditions import ALL
-from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
-from waitinfo.evaluation.plot import draw, save_figure
+from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import Point, read_points, select
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-COLUMNS = ("paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "word.AL", "word.LAAL")
-HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early stop, if allowed")
-ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
-         "gsimt", "wait-info")  # fmt: skip
-ALLOW, CATCH_UP = "-allow", "-catch-up"
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "paper")]
+import drawn  # noqa: E402
+
+import gains  # noqa: E402
+from tables import (  # noqa: E402
+    Output,
+    Picture,
+    all_points,
+    by_name,
+    picture,
+    place,
+    seed_cell,
+    table,
+)
+
+RESULTS = HERE.parent / "results"
+CATCH_UP = "-catch-up"
 SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "early_stop")
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
-SEED_AL = range(3, 9)
 BOX_COLUMNS = ("BLEU", "chrF", "paper.AL")
-SHOWN = {
-    "pos": ("pos-words", "pos-single-tokens"), "ratio": ("ratio",), "early-stop": ("early-stop",),
-    "attention": ("attention",), "difficulty": ("difficulty",), "significance": ("significance",),
-}  # fmt: skip
-PAPER = {
-    "multi30k-authors": "Multi30k German → English with the authors' settings",
-    "europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
-    "de-en-systems": "German → English, newstest2015, 3,000 updates",
-    "de-en-parts": "German → English, newstest2013, 3,000 updates",
-    "de-en-big": "German → English, newstest2015, Transformer-Big",
-}
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
 CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences", "chrF",
                    "LAAL", "length", "repeated 4-grams")  # fmt: skip
@@ -55,86 +50,6 @@ LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLA
              "stream: StreamLAAL", "BLEU of the stream",
              "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
 MARGIN = 0.1  # how far a held lag may be from its target
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Curves of BLEU against Average Lagging."""
-
-    curves: list[Curve]
-    title: str
-    bands: bool = False  # the spread of several seeds
-
-    def draw(self, out: Path) -> None:
-        draw(self.curves, "paper.AL", "BLEU", out, self.title, labels=False, bands=self.bands)
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """A picture of `waitinfo analyse`, drawn from its numbers."""
-
-    what: str
-    name: str
-    numbers: dict[str, Any]
-
-    def draw(self, out: Path) -> None:
-        for name, figure in figures(self.what, self.numbers):
-            if name == self.name:
-                save_figure(figure, out)
-
-
-Output = str | Picture | Analysis
-
-
-def row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    heads = list(heads)
-    lines = [row(heads), "|---" * len(heads) + "|", *map(row, rows)]
-    return "\n".join(lines) + "\n"
-
-
-def place(name: str) -> tuple[int, str]:
-    """Systems in the paper's order, then others by name."""
-    return (ORDER.index(name) if name in ORDER else len(ORDER)), name
-
-
-def by_name(points: Iterable[Point], x: str = "paper.AL") -> dict[str, Curve]:
-    return {curve.name: curve for curve in make_curves(points, x, "BLEU")}
-
-
-# Every point of a test set
-
-
-def mean(point: CurvePoint, axis: str) -> float:
-    values = [found for p in point.points if (found := value(p, axis)) is not None]
-    return sum(values) / len(values)
-
-
-def setting(point: CurvePoint) -> str:
-    """What the model was trained and decoded with, except for how it may end."""
-    settings = point.points[0]["settings"]
-    return json.dumps([settings["options"], settings["k"]])
-
-
-def all_points(curves: dict[str, Curve]) -> str:
-    rows = []
-    for name in sorted((n for n in curves if not n.endswith(ALLOW)), key=place):
-        ends = {setting(p): p for p in curves.get(name + ALLOW, Curve("", [])).points}
-        for point in curves[name].points:
-            allowed = ends.get(setting(point))
-            cells = [f"{mean(point, column):.2f}" for column in COLUMNS]
-            early = "" if allowed is None else f"{100 * mean(allowed, 'early_stop'):.1f}%"
-            rows.append([name, point.label, *cells, early, str(len(point.points))])
-    return table(["system", "dial", *HEADS, "seeds"], rows)
-
-
-def picture(curves: dict[str, Curve], title: str) -> Picture:
-    shown = [n for n in sorted(curves, key=place) if not n.endswith(ALLOW) and n != "full-beam5"]
-    shown.sort(key=lambda name: name != "wait-info")  # the first colour and mark
-    return Picture([curves[name] for name in shown], title)
 
 
 # The experiments
@@ -222,54 +137,6 @@ def en_vi(results: Path) -> dict[str, Output]:
     }
 
 
-def score(value: float | None) -> str:
-    """A cell of a table, empty where the curve does not reach."""
-    return "" if value is None else f"{value:.2f}"
-
-
-def by_seed(seeds: dict[int, Curve], at: Iterable[int]) -> list[list[str]]:
-    """BLEU at each latency: a row for every seed, and one of means where all seeds reach."""
-    found = {seed: [curve.at(x) for x in at] for seed, curve in sorted(seeds.items())}
-    columns = zip(*found.values(), strict=True)
-    means = [None if None in column else float(np.mean(column)) for column in columns]
-    rows = [*((str(seed), values) for seed, values in found.items()), ("mean", means)]
-    return [[name, *map(score, values)] for name, values in rows]
-
-
-def multi30k_ablations(results: Path) -> dict[str, Output]:
-    points = read_points([results / "multi30k-ablations" / "points.jsonl"])
-    groups: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
-        if not point["name"].endswith(ALLOW):
-            groups[point["name"]][point["seed"]].append(point)
-    whole, streamed = [], []
-    for name, seeds in sorted(groups.items(), key=lambda item: place(item[0])):
-        if name.startswith("full"):
-            scores = [found["quality"]["BLEU"] for seed in sorted(seeds) for found in seeds[seed]]
-            whole.append([name, *map(score, (*scores, float(np.mean(scores))))])
-            continue
-        curves = {seed: by_name(found)[name] for seed, found in seeds.items()}
-        streamed += [[name, *cells] for cells in by_seed(curves, SEED_AL)]
-    heads = ["system", *(f"seed {seed}" for seed in sorted(groups["full"])), "mean"]
-    by_al = table(["AL", "seed", *map(str, SEED_AL)], streamed)
-    return {"multi30k-ablations/table.md": f"{table(heads, whole)}\nBLEU at equal AL:\n\n{by_al}"}
-
-
-def paper_runs(results: Path) -> dict[str, Output]:
-    """Experiments that exist only for the paper: every point, and curves without catch-up."""
-    found: dict[str, Output] = {}
-    for name, title in PAPER.items():
-        path = results / name / "points.jsonl"
-        if not path.exists():
-            continue
-        curves = by_name(read_points([path]))
-        shown = {each: curve for each, curve in curves.items() if "-by-" not in each}
-        shown = {each: curve for each, curve in shown.items() if "-streamed-" not in each}
-        found[f"{name}/table.md"] = all_points(curves)
-        found[f"{name}/curves.svg"] = picture(shown, title)
-    return found
-
-
 def ingredients(results: Path) -> dict[str, Output]:
     """What each ingredient of the students gives, once it has been measured."""
     path = results / "de-en-ingredients" / "points.jsonl"
@@ -284,45 +151,6 @@ def ingredients(results: Path) -> dict[str, Output]:
         "de-en-ingredients/table.md": "\n".join(parts),
         "de-en-ingredients/curves.svg": picture(by_name(shown), title),
     }
-
-
-def authors_code(results: Path) -> dict[str, Output]:
-    """The authors' code beside ours, on the same captions; endings are allowed in both."""
-    theirs = read_points([results / "authors-code" / "points.jsonl"])
-    ours = read_points([results / "multi30k" / "points.jsonl"])
-    rows = [
-        [p["set"], p["name"], f"{p['k']:g}", *(f"{value(p, axis):.2f}" for axis in COLUMNS[:5]),
-         f"{100 * p['early_stop']:.1f}%"]
-        for p in sorted(theirs, key=lambda p: (p["set"], p["name"], p["k"]))
-    ]  # fmt: skip
-    curves = by_name([*select(theirs, ["set=test_2016_flickr"]), *ours])
-    shown = ("wait-info-allow", "multipath-allow", "authors-wait-info", "authors-multipath",
-             "authors-multipath-warm")  # fmt: skip
-    title = "Multi30k German → English: the authors' code and this one, endings allowed"
-    heads = ["set", "system", "dial", *HEADS[:5], "early stop"]
-    return {
-        "authors-code/table.md": table(heads, rows),
-        "authors-code/curves.svg": Picture([curves[name] for name in shown], title),
-    }
-
-
-def de_en_analysis(results: Path) -> dict[str, Output]:
-    """Tables of every analysis of the bundled model, and pictures of that of newstest2015."""
-    path = results / "de-en-analysis" / "measurements.json"
-    measured = json.loads(path.read_text("utf-8"))
-    parts = []
-    for set_name, found in measured.items():
-        parts.append(f"# {set_name}\n\n{found['facts']['test']['sentences']:,} sentences.\n")
-        for what in SHOWN:
-            parts.append(f"## {ANALYSES[what].title}\n")
-            made = ANALYSES[what].tables(found[what])
-            parts += [f"{each.title}:\n\n{table(each.heads, each.rows)}" for each in made]
-    pictures: dict[str, Output] = {
-        f"de-en-analysis/{name}.svg": Analysis(what, name, measured["newstest2015"][what])
-        for what, names in SHOWN.items()
-        for name in names
-    }
-    return {"de-en-analysis/table.md": "\n".join(parts), **pictures}
 
 
 def word_lag(point: Point) -> float:
@@ -353,15 +181,6 @@ def boxed(folder: Path) -> dict[str, Output]:
 
 def box(results: Path) -> dict[str, Output]:
     return {f"box/{name}": made for name, made in boxed(results / "box").items()}
-
-
-def seed_cell(point: Point, axis: str) -> str:
-    found = value(point, axis)
-    if found is None:
-        return ""
-    if axis == "k":
-        return f"{found:.3g}"
-    return f"{100 * found:.1f}%" if axis == "early_stop" else f"{found:.2f}"
 
 
 # Spoken text
@@ -438,9 +257,8 @@ def held_lags(results: Path) -> dict[str, str]:
 def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
-    for experiment in (multi30k, norm_before, multi30k_ablations, de_en, ablations, en_vi,
-                       paper_runs, ingredients, authors_code, de_en_analysis,
-                       conditions, held_lags, box):  # fmt: skip
+    for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients,
+                       conditions, held_lags, box, *drawn.EXPERIMENTS):  # fmt: skip
         found |= experiment(results)
     return found
 

@@ -187,7 +187,17 @@ def test_ratio(analysed: Analysed, loaded: LoadedModel) -> None:
         (total_left - total_right) / len(PAIRS), abs=1e-4
     )
     assert found["difference"]["count"] == sum(found["difference"]["histogram"]) == len(PAIRS)
+    means = found["mean_info"]
     for at in found["reference_path_ends"]:
+        off = []
+        for i, j in zip(left, right, strict=True):
+            even = [means["source"]] * len(i), [means["target"]] * len(j)
+            paths = (
+                literal_path(*side, at["k"], len(i), found["floor"]) for side in ((i, j), even)
+            )
+            off += [abs(a - b) for a, b in zip(*paths, strict=True) if a < len(i) > b]
+        assert at["from_even_path"]["mean"] == pytest.approx(np.mean(off))
+        assert at["from_even_path"]["within_1"] == pytest.approx(np.mean(np.array(off) <= 1))
         unread = [
             len(i) - literal_path(i, j, at["k"], len(i), found["floor"])[-1]
             for i, j in zip(left, right, strict=True)

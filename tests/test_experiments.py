@@ -188,6 +188,7 @@ def test_a_small_experiment_from_text_to_points(
     run = json.loads(line)
     assert (run["run"], run["seed"], run["last"]["update"]) == ("small", 7, 4)
     assert run["validations"][-1]["update"] == 4 and run["settings"]["system"]["k_max"] == 4
+    assert str(tmp_path) not in line  # records name no folders of a machine
     before = (results / "points.jsonl").read_bytes()
     calls.clear()
     runner.main()  # all points exist, so nothing is computed

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.test_curves import point
 from tests.test_experiments import ROOT, check_commands, load_script, parsed, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
@@ -95,6 +97,57 @@ def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
     left = list(published.trainings([{**stage, "turn": 1, "runs": "wait-info,zeta-source,full"}]))
     assert not any("wait-info" in job.name or "full" in job.name for job in left)
     assert {job.minutes for job in left} <= {1 + 2 * make.BESIDE}
+
+
+def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
+    stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [2]}
+    stages = [
+        {**stage, "turn": 2, "runs": "full"},
+        {**stage, "turn": 1, "runs": "wait-info,full", "seeds": [1]},
+        {**stage, "turn": 1, "experiment": "en-vi", "runs": "multipath"},
+    ]
+    first, second = (job.command for job in maker_in(tmp_path).preparations(stages))
+    assert first[2] == "multi30k-ablations" and first[-1] == "--prepare"
+    assert first[first.index("--runs") + 1] == "full,wait-info" and second[2] == "en-vi"
+
+
+def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
+    """By hand: 30 at AL 2 and 34 at AL 6, over curves of 29 to 35 and of constant 31."""
+    claims, catch_up = load_script("paper/claims"), "multipath-by-catch-up-of-6"
+    heights = {
+        "own": {2: 30, 6: 34}, "multipath": {2: 29, 6: 35}, catch_up: {2: 31, 4: 31, 6: 31},
+    }  # fmt: skip
+    found = [
+        {**point(name, al, al, bleu), "seed": 1}
+        for name, curve in heights.items()
+        for al, bleu in curve.items()
+    ]
+    found.append({**point("own", 4, 4, 60), "seed": 2})  # a seed that only one of them has
+    made = claims.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
+    assert made == "−1.0 to +0.2, largest at AL 3.5"
+    assert claims.lead(found, "absent", "multipath") == "no common latency"
+
+
+def test_differences_of_all_changes_together() -> None:
+    """Three systems and four seeds, against least squares with an effect for each."""
+    claims = load_script("paper/claims")
+    names = ("wait-info", "zeta-source", "zeta-target")
+    scores = np.array([[30, 31, 29, 32], [33, 33, 31, 34], [30, 32, 30, 31]], float)
+    found = [
+        {**point(name, al, al, score), "seed": seed}
+        for name, row in zip(names, scores, strict=True)
+        for seed, score in enumerate(row)
+        for al in (2, 9)
+    ]
+    effects = np.zeros((12, 7))  # of each system and each seed
+    for place, (system, seed) in enumerate(np.ndindex(3, 4)):
+        effects[place, [system, 3 + seed]] = 1
+    fitted = effects @ np.linalg.lstsq(effects, scores.ravel(), rcond=None)[0]
+    half = claims.student(6) * (2 / 4 * ((scores.ravel() - fitted) ** 2).sum() / 6) ** 0.5
+    (figure,) = claims.pooled(found).values()
+    assert figure.startswith(f"±{half:.1f} (3 systems, 4 seeds), p = 0.0")
+    known = {10: 2.228, 12: 2.179, 20: 2.086}  # from a printed table
+    assert all(abs(claims.student(free) - t) < 0.005 for free, t in known.items())
 
 
 def test_several_runs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -183,12 +236,23 @@ def test_points_of_the_authors_code(tmp_path: Path) -> None:
 
 def test_numbers_of_an_analysis_are_collected_without_text(tmp_path: Path) -> None:
     facts: dict[str, Any] = {"test": {"source": {"file": "news.de"}}}
-    for name, numbers in (("ratio", {"a": 1.23456789}), ("case", {"reference": "A sentence."})):
+    written = [{"token": "Hello", "info": 0.5, "read": 1}, {"token": "there", "info": 1, "read": 2}]
+    subject = {"name": "x", "k": 3, "text": "Hello there", "written": written,
+               "source": [{"token": "Hallo", "info": 1.5}]}  # fmt: skip
+    case = {"line": 7, "latency": "paper.AL", "reference": "Hello.", "subjects": [subject]}
+    for name, numbers in (("ratio", {"a": 1.23456789}), ("case", case)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"facts": facts, name: numbers}))
     for _ in range(2):
         script("collect", tmp_path, tmp_path / "out")
-    found = json.loads((tmp_path / "out" / "measurements.json").read_text())
-    assert found == {"news": {"facts": facts, "ratio": {"a": 1.23457}}}
+    script("collect", tmp_path, tmp_path / "out", "--name", "de-en")
+    text = (tmp_path / "out" / "measurements.json").read_text()
+    found = json.loads(text)
+    assert set(found) == {"news", "de-en"} and found["news"] == found["de-en"]
+    assert found["news"]["facts"] == facts and found["news"]["ratio"] == {"a": 1.23457}
+    assert "ello" not in text and "Hallo" not in text
+    (kept,) = found["news"]["case"]["subjects"]
+    assert [(token["info"], token["read"]) for token in kept["written"]] == [(0.5, 1), (1, 2)]
+    assert kept["source"] == [{"token": "1", "info": 1.5}] and "text" not in kept
 
 
 def test_the_authors_points_belong_to_our_test_set() -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
 from typing import Any
+
+import numpy as np
 
 from waitinfo.evaluation.curves import difference, make_curves
 from waitinfo.evaluation.points import Point, read_points, select
@@ -31,6 +34,8 @@ CHANGES = {
     "multipath": "multipath",
 }
 SOME_AL = (3, 5, 7)  # where catch-up is shown
+POOLED_AL = range(3, 9)  # that all changes on captions reach
+LEAD_AL = [x / 2 for x in range(2, 21)]  # where leads are looked for
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
 
 
@@ -57,20 +62,13 @@ def points(experiment: str, *where: str) -> list[Point]:
     return select(read_points([path]), where) if path.exists() else []
 
 
-def gap(
-    found: Sequence[Point], first: str, second: str | Sequence[str], x: str = "paper.AL"
-) -> str:
-    """Mean difference in BLEU at equal latency; of several second curves, to the best."""
+def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
+    """Mean difference in BLEU at equal latency."""
     values = []
-    others = [second] if isinstance(second, str) else second
     for seed in sorted({p["seed"] for p in found if p["name"] == first}, key=str):
         here = {c.name: c for c in make_curves([p for p in found if p["seed"] == seed], x, "BLEU")}
-        gaps = [
-            area.mean
-            for other in others
-            if first in here and other in here and (area := difference(here[first], here[other]))
-        ]
-        values += [min(gaps)] if gaps else []
+        if first in here and second in here and (area := difference(here[first], here[second])):
+            values.append(area.mean)
     return with_seeds(values)
 
 
@@ -98,19 +96,38 @@ def length_ratio(found: Sequence[Point], name: str) -> str:
     return f"{1 / mean(p['target_per_source'] for p in found if p['name'] == name):.2f}"
 
 
-def from_analysis() -> dict[str, str]:
-    path = RESULTS / "de-en-analysis" / "measurements.json"
-    if not path.exists():
-        return {}
-    found = json.loads(path.read_text("utf-8"))["newstest2015"]
+def analysis(folder: str) -> dict[str, Any]:
+    """The numbers of analyses by their name; none if they have not been made."""
+    path = RESULTS / folder / "measurements.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def from_analyses() -> dict[str, str]:
+    """What the analyses found, each under the name of its model."""
+    models = {"small": analysis("de-en-analysis")["newstest2015"], **analysis("box-analysis")}
+    return {
+        f"{model}: {name}": figure
+        for model, found in models.items()
+        if "significance" in found
+        for name, figure in from_analysis(found).items()
+    }
+
+
+def from_analysis(found: dict[str, Any]) -> dict[str, str]:
     made = {
-        "info ratio, analysis": f"{found['ratio']['info_ratio']:.2f}",
-        "length ratio, analysis": f"{found['ratio']['length_ratio']:.2f}",
+        "info ratio": f"{found['ratio']['info_ratio']:.2f}",
+        "length ratio": f"{found['ratio']['length_ratio']:.2f}",
         "total of a source less that of its reference": (
             f"{signed(found['ratio']['difference']['mean'])}, deviation "
             f"{found['ratio']['difference']['deviation']:.1f}"
         ),
     }
+    for at in found["ratio"]["reference_path_ends"]:
+        if at["k"] == 5 and (off := at.get("from_even_path")):
+            shares = f"{100 * off['within_1']:.0f}% and {100 * off['within_2']:.0f}%"
+            made["tokens from an even path at K = 5"] = (
+                f"{off['mean']:.1f}, within 1 and 2: {shares}"
+            )
     for side in ("source", "target"):
         content, function = (
             found["pos"][side]["kinds"][kind] for kind in ("content words", "function words")
@@ -121,11 +138,10 @@ def from_analysis() -> dict[str, str]:
             )
     made |= split(found["early-stop"])
     for other in found["significance"]["against"]:
-        plain = "catch_up" not in other["name"]
-        shown = [
-            at for at in other["at"] if (at["p"] < 0.05 if plain else at["latency"] in SOME_AL)
-        ]
-        made[f"same weights, wait-info over {other['name']}"] = "; ".join(map(significance, shown))
+        certain = [at for at in other["at"] if at["p"] < 0.05]
+        some = [at for at in other["at"] if at["latency"] in SOME_AL]
+        shown = some if "catch_up" in other["name"] else certain or some
+        made[f"wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
 
 
@@ -139,6 +155,8 @@ def split(found: dict[str, Any]) -> dict[str, str]:
             if at["sentences"]["early"] >= 50
         ]
         made[f"BLEU of early stops, {subject['name']}"] = signed(mean(gaps)) if gaps else "few"
+        shares = ", ".join(f"{100 * at['early_stop']:.1f}" for at in subject["dials"])
+        made[f"early stops, {subject['name']}"] = f"{shares}%"
     return made
 
 
@@ -206,33 +224,133 @@ def claims() -> dict[str, str]:
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
     }
-    return made | ablations(small) | authors() | from_analysis()
+    return made | ablations(small) | from_analyses() | leads()
 
 
 def ablations(found: Sequence[Point]) -> dict[str, str]:
     """Changes of wait-info on captions, as far as they have been trained."""
     names = {point["name"] for point in found}
+    made = {}
+    for name, what in CHANGES.items():
+        if name in names:
+            made[f"{what}, captions"] = gap(found, name, "wait-info")
+            made[f"{what}, captions, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
+            made[f"early stop, {what}, captions"] = early(found, f"{name}-allow")
+    made |= pooled(found)
+    made["early stop, captions, three seeds"] = early(found, "wait-info-allow")
+    for name in ("wait-info", "plain-cross-attention"):
+        made |= {f"AL at K = 3, {name}": at_dial(found, name, 3)} if name in names else {}
+    return made
+
+
+def pooled(found: Sequence[Point]) -> dict[str, str]:
+    """How far wait-info and its changes differ, all together, as a table of systems by seeds.
+
+    The interval of every difference is that of the residuals, which all of them share. The p-value
+    is the share of permutations within the seeds that spread the systems' means as far.
+    """
+    runs: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for point in found:
+        if point["name"] in {"wait-info", *CHANGES} - {"multipath"}:
+            runs[point["name"]][point["seed"]].append(point)
+    blocks = max(map(len, runs.values()))
+    scores = np.array([
+        [level(seeds[seed]) for seed in sorted(seeds)]
+        for seeds in runs.values()
+        if len(seeds) == blocks
+    ])  # fmt: skip
+    systems = len(scores)
+    free = (systems - 1) * (blocks - 1)
+    left = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    half = student(free) * np.sqrt(2 / blocks * (left**2).sum() / free)
+    random = np.random.default_rng(1)
+    spread = [random.permuted(scores, axis=0).mean(1).var() for _ in range(10_000)]
+    p = np.mean(np.array(spread) >= scores.mean(1).var())
     return {
-        f"{what}, captions": gap(found, name, "wait-info")
-        for name, what in CHANGES.items()
-        if name in names
+        "changes, all together": f"±{half:.1f} ({systems} systems, {blocks} seeds), p = {p:.1f}"
     }
 
 
-def authors() -> dict[str, str]:
-    """The authors' settings and switches, over wait-k with the best of its constants."""
-    made = {}
+def level(found: Sequence[Point]) -> float:
+    """Mean BLEU over latencies that all of them reach."""
+    (curve,) = make_curves(found, "paper.AL", "BLEU")
+    return float(np.mean([curve.at(x) for x in POOLED_AL]))
+
+
+def student(free: int) -> float:
+    """The 97.5% quantile of Student's t, from the normal one (good from 10 degrees on)."""
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / 4 / free + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / free**2
+
+
+def at_dial(found: Sequence[Point], name: str, k: int) -> str:
+    """Average lagging at one dial, mean of the seeds."""
+    return f"{mean(p['paper']['AL'] for p in found if p['name'] == name and p['k'] == k):.2f}"
+
+
+# Is there a setting with a lead of 1 BLEU over wait-k with the best constant?
+
+
+def lead(found: Sequence[Point], first: str, others: str) -> str:
+    """The lead over the best curve at each latency: from … to …, and where it is largest.
+
+    `others` is a pattern of names. Seeds are averaged, those without any of the others left out.
+    """
+    names = {p["name"] for p in found if re.fullmatch(others, p["name"])}
+    seeds = {p["seed"] for p in found if p["name"] in names}
+    curves = {c.name: c for c in make_curves([p for p in found if p["seed"] in seeds],
+                                             "paper.AL", "BLEU")}  # fmt: skip
+    leads = {}
+    for x in LEAD_AL:
+        best = [y for name in names if (y := curves[name].at(x)) is not None]
+        own = curves[first].at(x) if first in curves else None
+        if best and own is not None:
+            leads[x] = own - max(best)
+    if not leads:
+        return "no common latency"
+    low, high, at = min(leads.values()), max(leads.values()), max(leads, key=leads.__getitem__)
+    return f"{signed(low)} to {signed(high)}, largest at AL {at:g}"
+
+
+def lead_on_same_weights(found: dict[str, Any]) -> str:
+    """The same of an analysis, with the interval of the largest lead."""
+    against = found["significance"]["against"]
+    at: dict[float, list[dict[str, Any]]] = {}
+    for other in against:
+        for each in other["at"]:
+            at.setdefault(each["latency"], []).append(each)
+    least = [min(each, key=lambda one: one["difference"]) for each in at.values()]
+    best = max(least, key=lambda one: one["difference"])
+    low = min(one["difference"] for one in least)
+    return f"{signed(low)} to {signed(best['difference'])}, largest: {significance(best)}"
+
+
+def leads() -> dict[str, str]:
+    """Wait-info over wait-k with the best constant at each latency, wherever both are scored."""
+    packed = points("de-en-packed", "set=newstest2015")
+    news = [*points("de-en", "set=newstest2015", "name=wait-info"),
+            *points("de-en", "set=newstest2015", "name=multipath"), *packed]  # fmt: skip
+    news = [{**point, "seed": None} for point in news]
+    constants = r"multipath(-by-catch-up-of-\d+)?"
+    made = {
+        "lead, news, Base": lead(news, "wait-info", constants),
+        "lead, news, Base, same weights": lead(
+            packed, "base-by-wait-info", r"base-by-(wait-k|catch-up-of-\d+)"
+        ),
+        "lead, talks": lead(points("en-vi"), "wait-info", r"multipath-catch-up.*|multipath"),
+        "lead, talks, same weights": lead(points("en-vi"), "wait-info", "wait-info-catch-up.*"),
+    }
     for experiment in ("multi30k-authors", "europarl-178k"):
         found = points(experiment)
-        baselines = sorted(
-            {
-                p["name"]
-                for p in found
-                if re.fullmatch(r"multipath(-by-catch-up-of-\d+)?", p["name"])
-            }
-        )
         for name in sorted({p["run"] for p in found if p["system"] == "wait-info"}):
-            made[f"{experiment}, {name} over the best wait-k"] = gap(found, name, baselines)
+            made[f"lead, {experiment}, {name}"] = lead(found, name, constants)
+            own = rf"{name}-by-(wait-k|catch-up-of-\d+)"
+            if any(re.fullmatch(own, p["name"]) for p in found):
+                made[f"lead, {experiment}, {name}, same weights"] = lead(found, name, own)
+    for folder in ("de-en-analysis", "box-analysis"):
+        for name, numbers in analysis(folder).items():
+            if "significance" in numbers:
+                made[f"lead, {folder}, {name}"] = lead_on_same_weights(numbers)
     return made
 
 

@@ -1,7 +1,7 @@
 """Put the numbers of an analysis into results: `python experiments/paper/collect.py OUT RESULTS`.
 
 OUT is a folder of `waitinfo analyse`. RESULTS/measurements.json gets its numbers under the name of
-the test set, without the case study, which contains text.
+the test set, or another name. Of the case study it gets no text: tokens are numbered.
 """
 
 from __future__ import annotations
@@ -11,9 +11,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+from waitinfo.analysis.case import END
 from waitinfo.evaluation.points import set_name
 
-TEXT = ("case",)  # analyses that contain sentences
+
+def without_text(case: dict[str, Any]) -> dict[str, Any]:
+    """A case study with numbers instead of tokens, as test sets may not be published."""
+    subjects = [
+        {name: part for name, part in subject.items() if name != "text"}
+        | {side: numbered(subject[side]) for side in ("source", "written")}
+        for subject in case["subjects"]
+    ]
+    return {"line": case["line"], "latency": case["latency"], "subjects": subjects}
+
+
+def numbered(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        token if token["token"] == END else {**token, "token": str(number)}
+        for number, token in enumerate(tokens, 1)
+    ]
 
 
 def rounded(value: Any) -> Any:
@@ -40,13 +56,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("results", type=Path)
+    parser.add_argument("--name", help="of the analysis [default: that of the test set]")
     given = parser.parse_args()
     found: dict[str, Any] = {}
     for path in sorted(given.out.glob("*.json")):
-        if path.stem not in TEXT:
-            read = json.loads(path.read_text("utf-8"))
-            found |= {"facts": read["facts"], path.stem: read[path.stem]}
-    name = set_name(found["facts"]["test"]["source"]["file"])
+        read = json.loads(path.read_text("utf-8"))
+        numbers = read[path.stem]
+        found |= {"facts": read["facts"]}
+        found[path.stem] = without_text(numbers) if path.stem == "case" else numbers
+    name = given.name or set_name(found["facts"]["test"]["source"]["file"])
     place = given.results / "measurements.json"
     known = json.loads(place.read_text("utf-8")) if place.exists() else {}
     known[name] = rounded(found)

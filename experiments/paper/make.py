@@ -36,7 +36,7 @@ from run import Runner, read_experiment  # noqa: E402
 
 RUN = ROOT / "experiments" / "run.py"
 Stage = dict[str, Any]
-BESIDE = 0.6  # how much longer a run takes for every other one beside it; measured on an H200
+BESIDE = 0.4  # how much longer a run takes for every other one beside it; six on an H200
 GRACE = 60  # seconds that a run has to stop, which includes a checkpoint
 
 
@@ -102,9 +102,15 @@ class Maker:
         return runner.scored(next(known for known in experiment["runs"] if known["run"] == run))
 
     def preparations(self, stages: Sequence[Stage]) -> Iterator[Job]:
+        together: dict[str, list[Stage]] = {}
         for stage in filter(trains, stages):
-            command = [*self.experiment(stage, stage["runs"], stage["seeds"][0]), "--prepare"]
-            yield Job(f"corpora of {stage['experiment']}", command)
+            together.setdefault(stage["experiment"], []).append(stage)
+        for name, same in together.items():
+            runs = ",".join(
+                dict.fromkeys(run for stage in same for run in stage["runs"].split(","))
+            )
+            command = [*self.experiment(same[0], runs, same[0]["seeds"][0]), "--prepare"]
+            yield Job(f"corpora of {name}", command)
 
     def others(self, stages: Sequence[Stage]) -> Iterator[Job]:
         """What follows the training, one after the other."""
@@ -127,12 +133,13 @@ class Maker:
         return [*command, "--set", *self.settings] if self.settings else command
 
     def analysis(self, stage: Stage) -> list[str]:
-        model = (
-            [] if stage["analyse"] == "bundled" else ["--model", str(self.work / stage["analyse"])]
-        )
-        source, reference = (f"{self.data / stage['set']}.{side}" for side in ("de", "en"))
+        """`analyse` is a bundled model, or one in WORK; its languages are the sides of the set."""
+        name = stage["analyse"]
+        model = str(self.work / name) if "/" in name else name
+        sides = stage.get("sides", ["de", "en"])
+        source, reference = (f"{self.data / stage['set']}.{side}" for side in sides)
         limit = ["--sentences", str(self.limit)] if self.limit else []
-        return [sys.executable, "-m", "waitinfo", "analyse", *model, "--source", source,
+        return [sys.executable, "-m", "waitinfo", "analyse", "--model", model, "--source", source,
                 "--reference", reference, "--out", str(self.work / stage["out"]),
                 *self.filled(stage.get("options", [])), *limit]  # fmt: skip
 

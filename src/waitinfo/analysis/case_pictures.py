@@ -141,6 +141,7 @@ def draw_staircase(plt: Any, found: Numbers) -> Any:
             marker=MARKS[number % len(MARKS)],
         )  # fmt: skip
     axes.set_xticks(at, [plain(t["token"]) for t in source], rotation=60, ha="right", fontsize=7)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel("target tokens written")
     axes.set_xlabel(f"source tokens read ({END}: end of the sentence)")
     axes.grid(alpha=0.25, linewidth=0.6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,18 +23,27 @@ def compute(study: Study) -> Numbers:
     system = study.main.evaluation.loaded.system
     floor = bool(getattr(system.options, "floor", False))
     study.progress.stage("paths of the references", len(study.main.dials))
-    ends = []
+    found, ends = ratios(pairs), []
+    even = [evened(pair, **found["mean_info"]) for pair in pairs]
     for number, k in enumerate(study.main.dials, 1):
-        unread = [unread_tokens(pair, k, floor) for pair in pairs]
+        paths = [path_of(pair, k, floor) for pair in pairs]
+        steps = [path_of(pair, k, floor) for pair in even]
+        unread = [len(p.source) + 1 - path[-1] for p, path in zip(pairs, paths, strict=True)]
+        off = distances(paths, steps, [len(pair.source) + 1 for pair in pairs])
         ends.append(
             {
                 "k": k,
                 "before_end_of_sentence": float(np.mean([n > 0 for n in unread])),
                 "before_last_token": float(np.mean([n > 1 for n in unread])),
+                "from_even_path": {
+                    "mean": float(np.mean(off)) if off else 0.0,
+                    "within_1": float(np.mean([n <= 1 for n in off])) if off else 1.0,
+                    "within_2": float(np.mean([n <= 2 for n in off])) if off else 1.0,
+                },
             }
         )
         study.progress.advance(number)
-    return {**ratios(pairs), "reference_path_ends": ends, "floor": floor}
+    return {**found, "reference_path_ends": ends, "floor": floor}
 
 
 def ratios(pairs: Sequence[PairInfo]) -> Numbers:
@@ -68,17 +78,35 @@ def ratios(pairs: Sequence[PairInfo]) -> Numbers:
     }
 
 
-def unread_tokens(pair: PairInfo, k: float, floor: bool) -> int:
-    """Source tokens, with end-of-sentence, not yet read when the reference would be complete."""
-    length = len(pair.source) + 1
+def path_of(pair: PairInfo, k: float, floor: bool) -> list[int]:
+    """Source tokens read, with end-of-sentence, at each token of the reference and at its end."""
     path = info_path(
         torch.tensor([[*pair.source, pair.end]], dtype=torch.float64),
         torch.tensor([[1.0, *pair.target]], dtype=torch.float64),
         k,
-        torch.tensor([length]),
+        torch.tensor([len(pair.source) + 1]),
         floor,
     )
-    return length - int(path[0, -1])
+    return path[0].tolist()
+
+
+def evened(pair: PairInfo, source: float, target: float) -> PairInfo:
+    """The same pair if all tokens of a side had the corpus mean of info."""
+    return replace(
+        pair, source=[source] * len(pair.source), target=[target] * len(pair.target), end=source
+    )
+
+
+def distances(
+    paths: Sequence[list[int]], others: Sequence[list[int]], lengths: Sequence[int]
+) -> list[int]:
+    """How many tokens two paths are apart, wherever neither has read the whole source."""
+    return [
+        abs(a - b)
+        for path, other, length in zip(paths, others, lengths, strict=True)
+        for a, b in zip(path, other, strict=True)
+        if max(a, b) < length
+    ]
 
 
 def tables(found: Numbers) -> list[Table]:
@@ -97,7 +125,12 @@ def tables(found: Numbers) -> list[Table]:
         [f"{e['k']:g}", percent(e["before_end_of_sentence"]), percent(e["before_last_token"])]
         for e in found["reference_path_ends"]
     ]
-    return [
+    apart = [
+        [f"{e['k']:g}", cell(off["mean"]), percent(off["within_1"]), percent(off["within_2"])]
+        for e in found["reference_path_ends"]
+        if (off := e.get("from_even_path"))
+    ]
+    made = [
         Table(
             "Ratios, source and reference", ["", "corpus", "mean of sentences", "deviation"], rows
         ),
@@ -107,3 +140,7 @@ def tables(found: Numbers) -> list[Table]:
             ends,
         ),
     ]
+    if apart:
+        title = "Tokens between the reference's path and the one with the mean info for every token"
+        made.append(Table(title, ["K", "mean", "1 at most", "2 at most"], apart))
+    return made
