@@ -7,7 +7,7 @@ setup(
         Extension(
             "waitinfo.model.native._kernels",
             ["src/waitinfo/model/native/kernels.c"],
-            depends=["src/waitinfo/model/native/kernels.h"],
+            depends=["src/waitinfo/model/native/kernels.h", "src/waitinfo/model/native/types.h"],
             # The kernels must round like torch does: no reordering, no fused multiply-add.
             extra_compile_args=[
                 "-O3",

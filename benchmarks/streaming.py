@@ -1,13 +1,15 @@
 """Speed of the streaming engine: python benchmarks/streaming.py [--size base] [--out FILE.json]
 
-All ratios are measured in one run, on a model with random weights:
+All ratios are measured in one run, on a model with random weights, or on the bundled one:
 
-1. the time of one READ and one WRITE at source lengths 10, 50, 100 and 200;
+1. the time of one READ and one WRITE at source lengths 10, 50, 100 and 200, and of reading the
+   weights of both once, in turn with them;
 2. the time of whole 40-word sentences, compared with decoding without caches, which recomputes the
    whole prefix at every step, as published implementations do;
 3. throughput with 1, 8, 32 and 128 streams, and the memory of a stream;
 4. the time from the arrival of a word to the last word that it releases, for 1 and 32 streams;
-5. with integers on a CPU, where the time goes: in which kernels, and outside of them.
+5. with integers on a CPU, where the time goes: in which kernels, and outside of them, for many
+   streams and for one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import argparse
 import random
 import statistics
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +28,29 @@ import numpy as np
 import torch
 
 from measurements import save
+from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerMatrix
 from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.quantize import quantize
-from waitinfo.streaming.engine import WRITE
+from waitinfo.model.saving import load_model
+from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
 from waitinfo.systems import System, build_system
-from waitinfo.text.special import BOS, EOS, PAD
 
-VOCABULARY = 16_000
+VOCABULARY = 16_000  # also of the bundled model
+BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
 
 
 def build(size: str, device: str, dtype: str) -> Transformer:
+    if size == BUNDLED:
+        return load_model(find_model(None), device, dtype).model
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
     model = Transformer(config)
@@ -72,11 +82,17 @@ def clock(model: Transformer) -> float:
     return time.perf_counter()
 
 
-def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
-    """Median milliseconds of a READ and of a WRITE, by the number of tokens read before."""
+def step_costs(
+    model: Transformer, repeats: int
+) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
+    """Median milliseconds of a READ and of a WRITE, by the number of tokens read before.
+
+    Beside them, the lower bound of both: reading each of their matrices once.
+    """
     draw = random.Random(1)
     system = build_system("wait-k", {"k": 1})
     costs: dict[str, dict[int, list[float]]] = {"READ": {}, "WRITE": {}}
+    weights, readings = weights_like(model), []
     engine = make_engine(model, system, 1, max(LENGTHS) + 8)
     slot = engine.open(1)
     for _ in range(repeats):
@@ -98,48 +114,15 @@ def step_costs(model: Transformer, repeats: int) -> dict[str, dict[int, float]]:
                 seconds = clock(model) - began
                 if written == 1:  # not refused, as end-of-sentence is before the source's end
                     costs["WRITE"].setdefault(length, []).append(seconds)
-    return {
+            for _ in range(3):
+                began = clock(model)
+                weights.sum()
+                readings.append(clock(model) - began)
+    medians = {
         kind: {length: 1000 * statistics.median(times) for length, times in by_length.items()}
         for kind, by_length in costs.items()
     }
-
-
-class Uncached:
-    """Decoding without caches: every step recomputes the source prefix and the target."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def _row(self, tokens: list[int]) -> torch.Tensor:
-        return torch.tensor([tokens], device=self.model.device)
-
-    @torch.inference_mode()
-    def step(self, read: list[int], written: list[int], path: list[int]) -> int:
-        """The best next token."""
-        model = self.model
-        encoded = model.encode(model.embed_source(self._row(read)), self._row([len(read)])[0])
-        target = model.embed_target(self._row([BOS, *written]))
-        decoded = model.decode(target, encoded, self._row(path))
-        logits = model.logits(decoded.states[:, -1])
-        logits[:, [PAD, BOS]] = -torch.inf
-        return int(logits.argmax(-1))
-
-
-def uncached_sentence(
-    model: Transformer, source: list[int], k: int, count: int, reads: bool
-) -> None:
-    """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
-    reference = Uncached(model)
-    tokens, written, path = [*source, EOS], [], []
-    read = 0
-    while len(written) < count:
-        if read < min(k + len(written), len(tokens)):
-            read += 1
-            if reads:
-                reference.step(tokens[:read], written, [*path, read])
-            continue
-        path.append(read)
-        written.append(reference.step(tokens[:read], written, path))
+    return medians, lower_bound(model, medians, readings)
 
 
 def engine_sentence(model: Transformer, engine: AnyEngine, source: list[int], count: int) -> None:
@@ -207,32 +190,62 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     return results
 
 
+@contextmanager
+def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
+    """Seconds of every call of a kernel, by its name."""
+    assert model.native is not None
+    code, spent = model.native.code, defaultdict[str, list[float]](list)
+    call = code.call
+
+    def timed(name: str, *arguments: object) -> None:
+        began = time.perf_counter()
+        call(name, *arguments)
+        spent[name.removeprefix("waitinfo_")].append(time.perf_counter() - began)
+
+    code.call = timed  # type: ignore[method-assign]
+    try:
+        yield spent
+    finally:
+        del code.call  # the method is there again
+
+
 def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     """Shares of the time of a round that its kernels take, and that the rest takes."""
-    assert model.native is not None
-    code, found = model.native.code, {}
-    call = code.call
+    found = {}
     for streams in STREAMS:
-        spent: dict[str, float] = {}
-
-        def timed(name: str, *arguments: object, spent: dict[str, float] = spent) -> None:
-            began = time.perf_counter()
-            call(name, *arguments)
-            name = name.removeprefix("waitinfo_")
-            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
-
         engine, slots, draw = fill(model, streams)
-        code.call = timed  # type: ignore[method-assign]
-        began = time.perf_counter()
-        for _ in range(rounds):
-            for slot in slots:
-                engine.feed(slot, sentence(draw, 1))
-            engine.run()
-        total = time.perf_counter() - began
-        del code.call  # the method is there again
-        spent["rest"] = total - sum(spent.values())
-        found[streams] = {name: seconds / total for name, seconds in spent.items()}
+        with timed_kernels(model) as spent:
+            began = time.perf_counter()
+            for _ in range(rounds):
+                for slot in slots:
+                    engine.feed(slot, sentence(draw, 1))
+                engine.run()
+            total = time.perf_counter() - began
+        found[streams] = {name: sum(times) / total for name, times in spent.items()}
+        found[streams]["rest"] = 1 - sum(found[streams].values())
     return found
+
+
+def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
+    """Median microseconds of each kernel for one row after 50 tokens, in turn."""
+    native, draw = model.native, random.Random(5)
+    engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
+    assert native is not None and isinstance(engine, Engine)
+    source, target = engine.source, engine.target
+    slot = engine.open(1)
+    engine.feed(slot, sentence(draw, 51))
+    engine.run()
+    states = source.positions[:1].numpy().copy()
+    info, bias = np.ones(1, np.float32), np.zeros((1, 51), np.float32)
+    row, at, seen = (np.array([number], np.int32) for number in (slot, 50, 51))
+    tokens, place = torch.tensor([sentence(draw, 1)]), torch.tensor([[50]])
+    with timed_kernels(model) as spent:
+        for _ in range(repeats):
+            model.embed_source(tokens, place, source.positions)
+            native.encode(states.copy(), row, at, info, source.caches, source.memory)
+            native.decode(states.copy(), row, at, seen, info, bias, target.caches, source.memory)
+            native.best(states, False)
+    return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 
 
 def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
@@ -277,22 +290,29 @@ def weight_bytes(model: Transformer) -> tuple[int, int]:
     return sum(layers[n] for n in read), sum(layers[n] for n in layers if n not in read)
 
 
-def reading_weights(model: Transformer) -> dict[str, float]:
-    """Lower bound of a step: reading each of its matrices once at the machine's best speed."""
-    read, write = weight_bytes(model)
-    numbers = torch.ones((read + write) // 4, device=model.device)
-    if model.native is not None:  # in the same kind of memory
+def weights_like(model: Transformer) -> torch.Tensor:
+    """As many bytes as a READ and a WRITE multiply with, in the same kind of memory."""
+    numbers = torch.ones(sum(weight_bytes(model)) // 4, device=model.device)
+    if model.native is not None:
         numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
         numbers.fill_(1)
-    best = 0.0
-    for _ in range(10):
-        began = clock(model)
-        numbers.sum()
-        best = max(best, numbers.nbytes / (clock(model) - began))
+    return numbers
+
+
+def lower_bound(
+    model: Transformer, costs: dict[str, dict[int, float]], readings: list[float]
+) -> dict[str, float]:
+    """What reading the weights takes, and how many times as long a READ and a WRITE take."""
+    read, write = weight_bytes(model)
+    speed, best = (
+        (read + write) / seconds for seconds in (statistics.median(readings), min(readings))
+    )
+    both = (costs["READ"][50] + costs["WRITE"][50]) / 1000
     return {
-        "gigabytes_per_second": best / 1e9, "read_megabytes": read / 1e6,
-        "write_megabytes": write / 1e6, "read_ms": 1000 * read / best,
-        "write_ms": 1000 * write / best,
+        "gigabytes_per_second": speed / 1e9, "best_gigabytes_per_second": best / 1e9,
+        "read_megabytes": read / 1e6, "write_megabytes": write / 1e6,
+        "read_ms": 1000 * read / speed, "write_ms": 1000 * write / speed,
+        "ratio": both * speed / (read + write), "ratio_to_best": both * best / (read + write),
     }  # fmt: skip
 
 
@@ -304,7 +324,7 @@ def show(title: str, rows: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", default="base", choices=SIZES)
+    parser.add_argument("--size", default="base", choices=[*SIZES, BUNDLED])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quick", action="store_true", help="few repeats, to check that it runs")
@@ -318,8 +338,8 @@ def main() -> None:
     }  # fmt: skip
     print(f"{options.size}, {options.dtype} on {options.device}, {results['threads']} threads")
 
-    costs = step_costs(model, 2 if few else 12)
-    results["step_ms"] = costs
+    costs, bound = step_costs(model, 2 if few else 12)
+    results["step_ms"], results["weights"] = costs, bound
     show("1. milliseconds by source length", [
         f"{kind}: " + ", ".join(f"{n}: {ms:.2f}" for n, ms in by_length.items())
         + f"; 200 takes {by_length[200] / by_length[10]:.2f} times as long as 10"
@@ -335,13 +355,11 @@ def main() -> None:
         f"{found['ratio_every_write']:.1f} times as long",
     ])  # fmt: skip
 
-    results["weights"] = bound = reading_weights(model)
     show("   lower bound for one stream", [
         f"a READ reads {bound['read_megabytes']:.0f} MB of weights, a WRITE "
-        f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.1f} and {bound['write_ms']:.1f} ms "
-        f"at {bound['gigabytes_per_second']:.0f} GB/s; both together took "
-        f"{(costs['READ'][50] + costs['WRITE'][50]) / (bound['read_ms'] + bound['write_ms']):.2f} "
-        "times that",
+        f"{bound['write_megabytes']:.0f} MB: {bound['read_ms']:.2f} and {bound['write_ms']:.2f} ms "
+        f"at {bound['gigabytes_per_second']:.0f} GB/s; both together took {bound['ratio']:.2f} "
+        f"times that, and {bound['ratio_to_best']:.2f} times the fastest reading",
     ])  # fmt: skip
 
     results["throughput"] = streams = throughput(model, 3 if few else 30)
@@ -363,6 +381,10 @@ def main() -> None:
         show("5. where the time goes", [
             f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())
             for n, found in results["shares"].items()
+        ])  # fmt: skip
+        results["kernel_us"] = kernels = kernel_costs(model, 5 if few else 60)
+        show("   microseconds of kernels for one row", [
+            ", ".join(f"{name} {cost:.0f}" for name, cost in kernels.items())
         ])  # fmt: skip
     save(options.out, results)
 

@@ -6,7 +6,9 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,8 +19,11 @@ from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.saving import load_model
 from waitinfo.streaming.decoder import Decoder
+from waitinfo.streaming.engine.slots import Standing
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import SYSTEMS, LossContext, System, build_system
+from waitinfo.systems.base import PolicyState
+from waitinfo.systems.wait_k import WaitK
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.special import EOS
 from waitinfo.training import train
@@ -142,6 +147,32 @@ def test_registered_names_match_the_classes(name: str) -> None:
     assert system.model_defaults["cross_attention"] == system.attentions[0].name
     assert all(CROSS_ATTENTIONS[kind.name] is kind for kind in system.attentions)
     assert set(system.milestones) <= vars(system.Options()).keys()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
+    system = build_system(name)
+    draw = np.random.default_rng(0)
+    read, written, k = (draw.integers(0, 9, 200) for _ in range(3))
+    infos = (draw.integers(0, 20, 200) / 2 for _ in range(2))
+    standing = Standing(k.astype(float), read, written, draw.random(200) < 0.2, *infos)
+    ready: Any = system.ready
+    assert hasattr(ready, "for_arrays") is (name not in {"mma", "gma", "gsimt"})
+    if hasattr(ready, "for_arrays"):
+        decided = ready(standing.tensors()).tolist()
+        assert ready(standing).tolist() == decided
+        alone = [Standing(*(column[i] for column in standing)) for i in range(200)]
+        assert [bool(ready(one)) for one in alone] == decided
+
+
+def test_an_own_policy_is_not_taken_for_one_for_arrays() -> None:
+    class Careful(WaitK):
+        name = "careful"
+
+        def ready(self, state: PolicyState) -> torch.Tensor:
+            return torch.zeros_like(state.complete)
+
+    assert hasattr(WaitK.ready, "for_arrays") and not hasattr(Careful.ready, "for_arrays")
 
 
 def test_milestones_separate_recorded_updates() -> None:

@@ -121,10 +121,15 @@ def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
     return bias.masked_fill(future, -torch.inf)
 
 
-def consistency(source_info: Tensor, target_info: Tensor) -> Tensor:
-    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S]."""
+def consistency(source_info: Tensor, target_info: Tensor, exact: bool = False) -> Tensor:
+    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S].
+
+    `exact`: the logarithm is computed in float64, so that every kind of it shows the same float32.
+    """
     difference = (target_info[:, :, None] - source_info[:, None, :]).abs()
-    return (2 - difference).clamp_min(SMALLEST_WEIGHT).log()[:, None]
+    weight = (2 - difference).clamp_min(SMALLEST_WEIGHT)
+    bias = weight.double().log().to(weight.dtype) if exact else weight.log()
+    return bias[:, None]
 
 
 def cross_bias(visible: Tensor, keys: int, weight: Tensor | None = None) -> Tensor:

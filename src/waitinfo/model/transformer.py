@@ -376,7 +376,8 @@ class Transformer(nn.Module):
         weight = None
         if self.config.info_cross_attention and target.info is not None:
             assert encoded.info is not None
-            weight = consistency(encoded.info, target.info)
+            exact = isinstance(self.target_embedding, IntegerEmbedding)
+            weight = consistency(encoded.info, target.info, exact)
         bias = cross_bias(visible, encoded.width, weight)
         read_bias = None
         if read is not None and read is not visible:

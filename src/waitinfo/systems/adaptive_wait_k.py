@@ -25,6 +25,7 @@ from waitinfo.systems.base import (
     Step,
     System,
     SystemOptions,
+    for_arrays,
 )
 from waitinfo.systems.multipath import Multipath
 
@@ -78,6 +79,7 @@ class AdaptiveWaitK(System):
             context = replace(context, k=(1 + self.options.k_max) // 2)
         return self.models.loss(model, batch, context)
 
+    @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         return state.complete | (state.read > state.written)
 

@@ -11,7 +11,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_path
-from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System
+from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
 from waitinfo.systems.drawn_dial import DrawnDialOptions
 
 
@@ -49,6 +49,7 @@ class WaitInfo(System):
         assert source_info is not None and target_info is not None
         return info_path(source_info, target_info, k, batch.source_lengths, self.options.floor)
 
+    @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         enough = state.source_info >= state.k + state.target_info
         if self.options.floor:

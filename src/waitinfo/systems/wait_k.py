@@ -16,6 +16,7 @@ from waitinfo.systems.base import (
     PolicyState,
     System,
     SystemOptions,
+    for_arrays,
 )
 
 
@@ -67,6 +68,7 @@ class WaitK(System):
         path = lag_path(written, lag, self.options.catch_up)
         return torch.minimum(path, batch.source_lengths[:, None])
 
+    @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         needed = lag_path(state.written, state.k, self.options.catch_up)
         return state.complete | (state.read >= needed)

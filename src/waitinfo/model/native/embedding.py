@@ -54,7 +54,7 @@ class NativeEmbedding:
     def __call__(self, tokens: Tensor, at: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, T] at positions [B, T] -> [B, T, d], and their info [B, T]."""
         shape = tokens.shape
-        flat, places = (np.ascontiguousarray(part.reshape(-1)) for part in (tokens, at))
+        flat, places = (part.reshape(-1).numpy().astype(np.int32) for part in (tokens, at))
         x = np.empty((len(flat), self.width), np.float32)
         info = np.empty(len(flat), np.float32) if self.has_info else None
         positions = address(table.numpy())
@@ -63,7 +63,7 @@ class NativeEmbedding:
             some = None if info is None else info[part]
             self.code.call(
                 "waitinfo_embed", ctypes.byref(self.embedding), len(flat[part]),
-                address(flat[part]), address(places[part]), positions, address(x[part]),
+                address(flat[part]), address(places[part]), 0, positions, address(x[part]),
                 address(some),
             )  # fmt: skip
 

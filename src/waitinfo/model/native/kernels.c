@@ -5,10 +5,9 @@
  * precision. So this code must not be compiled with options that reorder or fuse other operations:
  * -ffp-contract=off, no -ffast-math.
  *
- * Called through ctypes by native/__init__.py, which has the same structs.
+ * Called through ctypes: kernels.py finds the compiled code.
  */
 
-#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,102 +20,7 @@
 #define X86 0
 #endif
 
-#define BLOCK 64 /* outputs computed together */
-#define KEYS 16 /* in a block of a cache */
-#define MOST_WIDTH 256 /* of a head */
-#define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
-#define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
-#define PARTS 3 /* of a precise number, each of 8 bits */
-#define STEP 254.0f /* from one part to the next */
-
-/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4]. */
-typedef struct {
-    const int8_t *weights;
-    const int32_t *shift; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
-    const float *factor, *bias;
-    int32_t inputs, outputs, groups;
-    int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
-    /* If inputs are centered, else NULL: what is subtracted from them, and 1 / how often they come.
-     * Some come again behind the others: `repeated`, where `before` is what fitted until then. */
-    const float *center, *share;
-    const int32_t *repeated, *before;
-    int64_t repeats;
-} Linear;
-
-typedef struct {
-    const float *weight, *bias;
-    double eps;
-} Norm;
-
-typedef struct {
-    Linear project, out, queries, cross_out, inner, outer;
-    Norm norm_attention, norm_cross, norm_feed_forward;
-    float round_values;
-} Layer;
-
-typedef struct {
-    int32_t width, heads, encoder_layers, decoder_layers, before;
-    const Layer *encoder, *decoder;
-    Norm encoder_norm, decoder_norm;
-    Linear memory;
-    const float *round_memory;
-} Model;
-
-/* Embeddings [tokens][width] as integers with a scale each, and what gives the tokens' info:
- * a table, or a matrix for whole numbers, `hidden`, and the vector `out`; or nothing. */
-typedef struct {
-    const int8_t *weight;
-    const float *scale, *table;
-    const double *out;
-    Linear hidden;
-    int32_t width, begin; /* the token whose info is 1 */
-    float factor; /* of all embeddings */
-} Embedding;
-
-/* Keys and values of all heads of all rows, as whole numbers.
- *
- * Keys by blocks: [heads][capacity/16][width/2][16 keys][2], with a unit for each key.
- * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
- */
-typedef struct {
-    int16_t *keys, *values;
-    float *units;
-    int64_t keys_capacity, values_capacity;
-} Cache;
-
-typedef struct {
-    uint8_t *bytes;
-    int32_t *sums;
-    float *largest, *wide, *mixed, *result, *normed, *weights, *bias;
-    int16_t *shares; /* weights of attention as whole numbers */
-} Scratch;
-
-/* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
-static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
-    static __thread void *kept;
-    static __thread size_t room;
-    size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 3 * (size_t)keys;
-    size_t sums = (size_t)rows * BLOCK, bytes = (size_t)rows * (widest + 4);
-    size_t needed = floats * sizeof(float) + sums * sizeof(int32_t) + bytes + 64;
-    if (needed > room) {
-        free(kept);
-        kept = malloc(needed);
-        room = kept ? needed : 0;
-        if (!kept) return 0;
-    }
-    char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
-    s->sums = (int32_t *)at, at += sums * sizeof(int32_t);
-    s->wide = (float *)at, at += (size_t)rows * widest * sizeof(float);
-    s->mixed = (float *)at, at += (size_t)rows * width * sizeof(float);
-    s->result = (float *)at, at += (size_t)rows * width * sizeof(float);
-    s->normed = (float *)at, at += (size_t)rows * width * sizeof(float);
-    s->weights = (float *)at, at += (size_t)keys * sizeof(float);
-    s->bias = (float *)at, at += (size_t)keys * sizeof(float);
-    s->shares = (int16_t *)at, at += (size_t)keys * sizeof(float); /* and one more than keys */
-    s->largest = (float *)at, at += (size_t)rows * sizeof(float);
-    s->bytes = (uint8_t *)at;
-    return 1;
-}
+#include "types.h"
 
 /* Plain C, for any CPU. */
 
@@ -179,6 +83,10 @@ __attribute__((always_inline)) static inline void multiply_avx2_rows(
             for (int j = 0; j < 4; j++) acc[r][j] = _mm256_setzero_si256();
         for (int g = 0; g < groups; g++) {
             const int8_t *w = weights + ((size_t)g * BLOCK + part) * 4;
+            if (!part) { /* as below; the other parts find them in a cache */
+                _mm_prefetch((const char *)(w + 4096), _MM_HINT_T1);
+                _mm_prefetch((const char *)(w + 4224), _MM_HINT_T1);
+            }
             __m256i in[2];
 #pragma GCC unroll 2
             for (int r = 0; r < rows; r++) {
@@ -278,10 +186,9 @@ __attribute__((always_inline)) static inline void multiply_vnni_rows(
         const int8_t *w = weights + (size_t)g * BLOCK * 4;
         __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
         __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
-        _mm_prefetch((const char *)(w + 4096), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 4160), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 4224), _MM_HINT_T0);
-        _mm_prefetch((const char *)(w + 4288), _MM_HINT_T0);
+        /* Into the second level of caches, and every other line: its neighbour comes with it. */
+        _mm_prefetch((const char *)(w + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(w + 4224), _MM_HINT_T1);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             int32_t four;
@@ -368,7 +275,9 @@ static void mix_vnni(const int16_t *weights, const int16_t *values, int length, 
 #endif
 
 /* The size of the structs, so that code built from other sources is noticed. */
-int waitinfo_layout(void) { return sizeof(Model) + sizeof(Layer) + sizeof(Embedding); }
+int waitinfo_layout(void) {
+    return sizeof(Model) + sizeof(Layer) + sizeof(Embedding) + sizeof(Reading) + sizeof(Writing);
+}
 
 /* Which kinds of code this CPU can run: 0 plain C, 1 AVX2, 2 AVX-512 with VNNI. */
 int waitinfo_best_kind(void) {
@@ -393,21 +302,32 @@ int waitinfo_best_kind(void) {
 #define CALL(kind, name, ...) name##_plain(__VA_ARGS__)
 #endif
 
+/* Bytes of a Linear's weights. */
+int64_t waitinfo_packed_size(int32_t outputs, int32_t inputs) {
+    int64_t blocks = (outputs + BLOCK - 1) / BLOCK, groups = (inputs + 3) / 4;
+    return blocks * (groups * 4 * BLOCK + (int64_t)sizeof(Scaling));
+}
+
 /* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. The weights of
  * repeated inputs come again behind the others. */
 void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
-                   int32_t repeats, int32_t positive, int8_t *packed, int32_t *shift) {
-    int groups = (inputs + repeats + 3) / 4, blocks = (outputs + BLOCK - 1) / BLOCK;
-    memset(packed, 0, (size_t)blocks * groups * BLOCK * 4);
+                   int32_t repeats, int32_t positive, const float *factor, const float *bias,
+                   int8_t *packed) {
+    int groups = (inputs + repeats + 3) / 4;
+    Linear m = {.weights = packed, .groups = groups};
+    memset(packed, 0, waitinfo_packed_size(outputs, inputs + repeats));
     for (int n = 0; n < outputs; n++) {
         int32_t sum = 0;
+        int8_t *block = (int8_t *)block_of(&m, n);
+        Scaling *scaling = (Scaling *)scaling_of(&m, block);
         for (int i = 0; i < inputs + repeats; i++) {
             int8_t w = weights[(size_t)n * inputs + (i < inputs ? i : repeated[i - inputs])];
             sum += w;
-            size_t group = (size_t)(n / BLOCK) * groups + i / 4;
-            packed[(group * BLOCK + n % BLOCK) * 4 + i % 4] = w;
+            block[((size_t)(i / 4) * BLOCK + n % BLOCK) * 4 + i % 4] = w;
         }
-        shift[n] = positive ? 0 : 128 * sum;
+        scaling->shift[n % BLOCK] = positive ? 0 : 128 * sum;
+        scaling->factor[n % BLOCK] = factor[n];
+        scaling->bias[n % BLOCK] = bias ? bias[n] : 0;
     }
 }
 
@@ -462,18 +382,83 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
 }
 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
-                  int nevers, int64_t *best, float *value, float *all) {
+                  int nevers, int32_t *best, float *value, float *all) {
     Scratch s;
     if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     CALL(kind, best, m, x, rows, never, nevers, best, value, all, &s);
     return 1;
 }
 
-/* Embed tokens at the positions `at`, with the embeddings of positions [..][width]. */
-int waitinfo_embed(int kind, const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
-                   const float *positions, float *x, float *info) {
+/* Embed tokens at `later` positions behind `at`, with the embeddings of positions [..][width]. */
+int waitinfo_embed(int kind, const Embedding *m, int rows, const int32_t *tokens, const int32_t *at,
+                   int later, const float *positions, float *x, float *info) {
     Scratch s;
     if (!scratch_open(&s, PARTS * rows, 1, m->width, 1)) return 0;
+    positions += (size_t)later * m->width;
     CALL(kind, embed, m, rows, tokens, at, positions, x, info, &s);
     return 1;
+}
+
+/* Embed and encode `count` source tokens, from the first one on; keep their info. */
+int waitinfo_read(int kind, const Reading *r, int first, int count, int keys) {
+    const Model *m = r->model;
+    const int32_t *at = r->at + first;
+    float *x = r->x + (size_t)first * m->width, *info = r->info ? r->info + first : 0;
+    if (r->embedding && !waitinfo_embed(kind, r->embedding, count, r->token + first, at, 0,
+                                        r->positions, x, info))
+        return 0;
+    if (!waitinfo_encode(kind, m, count, x, r->row + first, at, r->aware ? info : 0, r->caches,
+                         r->memories, keys))
+        return 0;
+    for (int i = 0; i < count; i++) {
+        const float *state = x + (size_t)i * m->width;
+        uint32_t most = 0;
+        for (int j = 0; j < m->width; j++) {
+            uint32_t bits;
+            memcpy(&bits, state + j, 4);
+            bits &= 0x7fffffff;
+            most = bits > most ? bits : most;
+        }
+        r->finite[first + i] = most < 0x7f800000;
+        if (info) {
+            size_t row = r->row[first + i];
+            double *total = r->received + row * r->received_width + at[i];
+            r->source_info[row * r->source_width + at[i]] = info[i];
+            total[1] = total[0] + info[i];
+        }
+    }
+    return 1;
+}
+
+/* One step of `count` rows, from the first one on: their best tokens, embedded as next inputs.
+ * `narrow`: what they see is given; else it is all that they have read. */
+int waitinfo_write(int kind, const Writing *w, int first, int count, int narrow) {
+    const Model *m = w->model;
+    size_t width = m->width, source_width = w->source_width;
+    const int32_t *row = w->row + first;
+    int32_t *at = w->at + first, *visible = w->visible + first, keys = 0;
+    float *x = w->x + first * width, *info = w->info ? w->info + first : 0;
+    float *bias = w->source_info ? w->bias + first * source_width : 0;
+    for (int i = 0; i < count; i++) {
+        at[i] = w->written[row[i]];
+        if (!narrow) visible[i] = w->read[row[i]];
+        keys = at[i] >= keys ? at[i] + 1 : keys;
+        keys = visible[i] > keys ? visible[i] : keys;
+        memcpy(x + i * width, w->next_x + row[i] * width, width * sizeof(float));
+        if (info) info[i] = w->next_info[row[i]];
+        if (bias)
+            CALL(kind, consistency, w->source_info + row[i] * source_width, info[i], visible[i],
+                 bias + i * source_width);
+    }
+    if (!waitinfo_decode(kind, m, count, x, row, at, visible, w->aware ? info : 0, bias,
+                         source_width, w->caches, w->memories, keys))
+        return 0;
+    int32_t *token = w->token + first;
+    float *scored = w->scored ? w->scored + (size_t)first * w->scores->outputs : 0;
+    if (!waitinfo_best(kind, w->scores, count, x, w->never, w->nevers, token, w->value + first,
+                       scored))
+        return 0;
+    return !w->embedding ||
+           waitinfo_embed(kind, w->embedding, count, token, at, 1, w->positions,
+                          w->embedded_x + first * width, info ? w->embedded_info + first : 0);
 }

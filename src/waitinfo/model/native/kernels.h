@@ -88,24 +88,30 @@ static void NAME(products)(const uint8_t *a, int rows, int stride, const int8_t 
         MULTIPLY(a + (size_t)r * stride, rows - r, stride, weights, groups, sums + r * BLOCK);
 }
 
+/* What integer sums of a block stand for. */
+static inline void NAME(rescale)(const Scaling *scaling, const int32_t *sums, float largest,
+                                 float *y) {
+    for (int j = 0; j < BLOCK; j++) {
+        float v = (float)(sums[j] - scaling->shift[j]) * scaling->factor[j];
+        v = v * largest;
+        y[j] = v + scaling->bias[j];
+    }
+}
+
 /* y = x W^T + b for rows of integers with a scale; with relu on request. */
 static void NAME(apply)(const Linear *m, int rows, float *y, int relu, Scratch *scratch) {
     int stride = 4 * m->groups;
     for (int n = 0; n < m->outputs; n += BLOCK) {
-        const int8_t *weights = m->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(m, n);
         NAME(products)(scratch->bytes, rows, stride, weights, m->groups, scratch->sums);
         int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
-            const int32_t *sums = scratch->sums + r * BLOCK;
-            float largest = scratch->largest[r];
-            float *to = y + (size_t)r * m->outputs + n;
-            for (int j = 0; j < count; j++) {
-                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                v = v * largest;
-                to[j] = v + m->bias[n + j];
-            }
+            float found[BLOCK];
+            NAME(rescale)(scaling_of(m, weights), scratch->sums + r * BLOCK, scratch->largest[r],
+                          found);
             if (relu)
-                for (int j = 0; j < count; j++) to[j] = to[j] > 0 ? to[j] : 0;
+                for (int j = 0; j < BLOCK; j++) found[j] = found[j] > 0 ? found[j] : 0;
+            memcpy(y + (size_t)r * m->outputs + n, found, count * sizeof(float));
         }
     }
 }
@@ -226,6 +232,30 @@ static inline double NAME(exponential)(double x) {
     return p * scale.d;
 }
 
+/* log(x) for normal x > 0, to the last bits of a double: x = 2^n m, and with s = (m - 1) / (m + 1),
+ * log m = 2 (s + s^3 / 3 + s^5 / 5 + ...). */
+static inline double NAME(logarithm)(double x) {
+    union { double d; int64_t i; } bits = {x};
+    const int64_t root = 0x3fe6a09e667f3bcd; /* sqrt(1/2), the least m */
+    int64_t n = (bits.i - root) >> 52;
+    bits.i -= n << 52;
+    double s = (bits.d - 1) / (bits.d + 1), t = s * s;
+    double p = 1.0 / 25.0;
+    p = p * t + 1.0 / 23.0;
+    p = p * t + 1.0 / 21.0;
+    p = p * t + 1.0 / 19.0;
+    p = p * t + 1.0 / 17.0;
+    p = p * t + 1.0 / 15.0;
+    p = p * t + 1.0 / 13.0;
+    p = p * t + 1.0 / 11.0;
+    p = p * t + 1.0 / 9.0;
+    p = p * t + 1.0 / 7.0;
+    p = p * t + 1.0 / 5.0;
+    p = p * t + 1.0 / 3.0;
+    p = p * t * s + s;
+    return (double)n * 6.93147180559945286227e-01 + 2 * p;
+}
+
 static inline double NAME(hyperbolic_tangent)(double x) {
     double e = NAME(exponential)(-2 * __builtin_fabs(x));
     return __builtin_copysign((1 - e) / (1 + e), x);
@@ -279,8 +309,11 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, int le
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
 }
 
-/* Ask for the first keys and values of a head, which are used soon. */
-static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
+/* Ask for the first keys and values of a head, which are used soon.
+ *
+ * Compilers take a function that only does this for one that does nothing, and leave out its calls
+ * unless it is always inlined. */
+__attribute__((always_inline)) static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int width) {
     int pairs = (width + 1) / 2;
     const char *keys = (const char *)(cache->keys + head * cache->keys_capacity * pairs * 2);
     const char *values = (const char *)(cache->values + head * cache->values_capacity * width);
@@ -291,12 +324,19 @@ static inline void NAME(fetch)(const Cache *cache, size_t head, int length, int 
     __builtin_prefetch(cache->units + head * cache->keys_capacity, 0, 2);
 }
 
+__attribute__((always_inline)) static inline void NAME(fetch_heads)(const Cache *cache, int row,
+                                                                    int heads, int length,
+                                                                    int width) {
+    for (int h = 0; h < heads; h++) NAME(fetch)(cache, (size_t)row * heads + h, length, width);
+}
+
 /* Self-attention of new positions; their keys and values go to the cache first. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                  const int32_t *row, const int32_t *at, const float *info,
                                  const Cache *cache, float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH], value[MOST_WIDTH];
+    NAME(fetch_heads)(cache, row[0], heads, at[0] + 1, w);
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
     float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
@@ -327,6 +367,7 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
                                   float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     float unit = round_values / 12582912.0f / 2048.0f;
+    NAME(fetch_heads)(memory, row[0], heads, visible[0], w);
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < heads; h++) {
@@ -406,24 +447,28 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
     if (m->before) NAME(normalise)(&m->decoder_norm, x, 0, rows, m->width, x);
 }
 
+/* The bias of cross-attention for an input: log(2 - |info - theirs|), not below log(LEAST_WEIGHT). */
+static void NAME(consistency)(const float *theirs, float info, int count, float *bias) {
+    for (int j = 0; j < count; j++) {
+        float weight = 2.0f - __builtin_fabsf(info - theirs[j]);
+        weight = weight < LEAST_WEIGHT ? LEAST_WEIGHT : weight;
+        bias[j] = weight != weight ? weight : (float)NAME(logarithm)(weight);
+    }
+}
+
 /* The best output of every row but those in `never`; all outputs on request. */
 static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
-                       int64_t *best, float *value, float *all, Scratch *s) {
+                       int32_t *best, float *value, float *all, Scratch *s) {
     int stride = 4 * m->groups;
     NAME(quantize)(m, x, rows, s->bytes, s->largest);
     for (int r = 0; r < rows; r++) best[r] = -1;
     for (int n = 0; n < m->outputs; n += BLOCK) {
-        const int8_t *weights = m->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(m, n);
         NAME(products)(s->bytes, rows, stride, weights, m->groups, s->sums);
         int count = m->outputs - n < BLOCK ? m->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
-            const int32_t *sums = s->sums + r * BLOCK;
             float y[BLOCK], most = -INFINITY;
-            for (int j = 0; j < count; j++) {
-                float v = (float)(sums[j] - m->shift[n + j]) * m->factor[n + j];
-                v = v * s->largest[r];
-                y[j] = v + m->bias[n + j];
-            }
+            NAME(rescale)(scaling_of(m, weights), s->sums + r * BLOCK, s->largest[r], y);
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
             if (all) memcpy(all + (size_t)r * m->outputs + n, y, count * sizeof(float));
@@ -464,7 +509,8 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
         totals[r] = 0;
     }
     for (int n = 0; n < hidden->outputs; n += BLOCK) {
-        const int8_t *weights = hidden->weights + (size_t)n * stride;
+        const int8_t *weights = block_of(hidden, n);
+        const Scaling *scaling = scaling_of(hidden, weights);
         NAME(products)(s->bytes, PARTS * rows, stride, weights, hidden->groups, s->sums);
         int count = hidden->outputs - n < BLOCK ? hidden->outputs - n : BLOCK;
         for (int r = 0; r < rows; r++) {
@@ -473,8 +519,8 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
             for (int j = 0; j < count; j++) {
                 float value = 0;
                 for (int p = PARTS - 1; p >= 0; p--) { /* smallest first */
-                    float part = (float)(sums[p * BLOCK + j] - hidden->shift[n + j]);
-                    part = part * hidden->factor[n + j];
+                    float part = (float)(sums[p * BLOCK + j] - scaling->shift[j]);
+                    part = part * scaling->factor[j];
                     float unit = p == 0 ? 1.0f : p == 1 ? STEP : STEP * STEP;
                     value = value + part / unit;
                 }
@@ -490,7 +536,7 @@ static void NAME(predict_info)(const Embedding *m, int rows, const float *x, flo
     }
 }
 
-static void NAME(embed)(const Embedding *m, int rows, const int64_t *tokens, const int64_t *at,
+static void NAME(embed)(const Embedding *m, int rows, const int32_t *tokens, const int32_t *at,
                         const float *positions, float *x, float *info, Scratch *s) {
     int width = m->width;
     for (int r = 0; r < rows; r++) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
 KINDS = ("plain", "avx2", "vnni")
-BLOCK = 64  # outputs in a block of weights
 KEYS = 16  # keys in a block of a cache
 MOST_WIDTH = 256  # of a head
 
 
 class Linear(Structure):
     _fields_ = (
-        ("weights", c_void_p), ("shift", c_void_p), ("factor", c_void_p), ("bias", c_void_p),
-        ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32), ("positive", c_int32),
+        ("weights", c_void_p), ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32),
+        ("positive", c_int32),
         ("center", c_void_p), ("share", c_void_p), ("repeated", c_void_p), ("before", c_void_p),
         ("repeats", c_int64),
     )  # fmt: skip
@@ -66,20 +65,47 @@ class Cache(Structure):
     )  # fmt: skip
 
 
+class Reading(Structure):
+    _fields_ = (
+        ("model", POINTER(Model)), ("embedding", POINTER(Embedding)), ("positions", c_void_p),
+        ("caches", POINTER(Cache)), ("memories", POINTER(Cache)), ("token", c_void_p),
+        ("row", c_void_p), ("at", c_void_p), ("x", c_void_p), ("info", c_void_p),
+        ("finite", c_void_p), ("source_info", c_void_p), ("received", c_void_p),
+        ("source_width", c_int32), ("received_width", c_int32), ("aware", c_int32),
+    )  # fmt: skip
+
+
+class Writing(Structure):
+    _fields_ = (
+        ("model", POINTER(Model)), ("scores", POINTER(Linear)), ("embedding", POINTER(Embedding)),
+        ("positions", c_void_p), ("caches", POINTER(Cache)), ("memories", POINTER(Cache)),
+        ("next_x", c_void_p), ("next_info", c_void_p), ("read", c_void_p), ("written", c_void_p),
+        ("source_info", c_void_p), ("never", c_void_p), ("row", c_void_p), ("at", c_void_p),
+        ("visible", c_void_p), ("bias", c_void_p), ("x", c_void_p), ("info", c_void_p),
+        ("token", c_void_p), ("value", c_void_p), ("scored", c_void_p), ("embedded_x", c_void_p),
+        ("embedded_info", c_void_p), ("nevers", c_int32), ("aware", c_int32),
+        ("source_width", c_int32),
+    )  # fmt: skip
+
+
+STRUCTS = (Model, Layer, Embedding, Reading, Writing)
+
+
 class Library:
     """The functions of kernels.c for one kind of code."""
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
-        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, (Model, Layer, Embedding))):
+        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, STRUCTS)):
             raise ValueError(f"{path}: built from other sources; build it again")
+        self.code.waitinfo_packed_size.restype = c_int64
         best = self.code.waitinfo_best_kind()
         self.kind = best if kind is None else KINDS.index(kind)
         if self.kind > best:
             raise ValueError(f"this CPU cannot run {kind}")
 
     def call(self, name: str, *arguments: object) -> None:
-        if not getattr(self.code, name)(c_int(self.kind), *arguments):
+        if not getattr(self.code, name)(self.kind, *arguments):
             raise MemoryError(name)
 
 

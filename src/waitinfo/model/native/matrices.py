@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.kernels import BLOCK, Library, Linear, address
+from waitinfo.model.native.kernels import Library, Linear, address
 from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.native.threads import divide, run
 
@@ -35,19 +35,15 @@ class NativeMatrix:
         self._prepared = [] if prepared is None else _arrays(prepared)
         repeated = None if prepared is None else self._prepared[2]
         repeats = 0 if repeated is None else len(repeated)
-        groups, blocks = -(-(inputs + repeats) // 4), -(-outputs // BLOCK)
-        self.weights = weight_memory(blocks * groups * BLOCK * 4)
-        self.shift = np.empty(outputs, np.int32)
-        plain = weight.contiguous().numpy()
+        size = code.code.waitinfo_packed_size(outputs, inputs + repeats)
+        self.weights = weight_memory(size)
+        scaling = [None if part is None else part.contiguous().numpy() for part in (factor, bias)]
         code.code.waitinfo_pack(
-            address(plain), outputs, inputs, address(repeated), repeats, int(positive),
-            address(self.weights), address(self.shift),
+            address(weight.contiguous().numpy()), outputs, inputs, address(repeated), repeats,
+            int(positive), *map(address, scaling), address(self.weights),
         )  # fmt: skip
-        self.factor = factor.contiguous().numpy()
-        self.bias = np.zeros(outputs, np.float32) if bias is None else bias.contiguous().numpy()
-        arrays = (self.weights, self.shift, self.factor, self.bias)
         self.linear = Linear(
-            *(array.ctypes.data for array in arrays), inputs, outputs, groups, positive,
+            self.weights.ctypes.data, inputs, outputs, -(-(inputs + repeats) // 4), positive,
             *(array.ctypes.data for array in self._prepared),
         )  # fmt: skip
         self.linear.repeats = repeats
@@ -72,7 +68,7 @@ class NativeMatrix:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
         """The best output of every row [R, in] but those in `never`, its score, and all scores."""
         count = len(rows)
-        best, value = np.empty(count, np.int64), np.empty(count, np.float32)
+        best, value = np.empty(count, np.int32), np.empty(count, np.float32)
         everything = np.empty((count, self.linear.outputs), np.float32) if scores else None
 
         def compute(part: slice) -> None:
@@ -84,7 +80,7 @@ class NativeMatrix:
             )  # fmt: skip
 
         run(divide(count), compute)
-        return best, value, everything
+        return best.astype(np.int64), value, everything
 
 
 def _arrays(prepared: Preparation) -> list[NDArray[Any]]:

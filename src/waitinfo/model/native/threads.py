@@ -35,6 +35,9 @@ def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
 
 def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
     """Compute all parts, on this thread and others."""
+    if len(parts) == 1:
+        compute(parts[0])
+        return
     waiting = iter(parts)
 
     def work() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import LayerCaches, Rows
-from waitinfo.model.native import NativeCaches, NativeModel
+from waitinfo.model.native import NativeCaches, NativeModel, NativeReading, Side
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine.slots import Numbers, Slots
 from waitinfo.streaming.engine.slots import Rows as Chosen
@@ -49,6 +49,14 @@ class SourceEncoder:
         self.has_info = model.source_info is not None
         exact = torch.promote_types(model.dtype, torch.float32)
         self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
+        self._from_context = model.config.info_from == "context"
+        self._reading: NativeReading | None = None
+        if native is not None and self.causal:
+            assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
+            side = Side(native, model.native_source, self.positions, self.caches, self.memory)
+            known = self.has_info and not self._from_context
+            info = (self.info, slots.received) if known else None
+            self._reading = NativeReading(side, info, model.config.info_self_attention)
 
     def clear(self, slot: int) -> None:
         """Remove every number of a slot: a stored NaN would spread even from masked positions."""
@@ -76,7 +84,8 @@ class SourceEncoder:
         if self.causal or not self.has_info:
             return
         tokens = torch.tensor([self.slots.sources[slot]], device=self.model.device)
-        info = self.model.embed_source(tokens).info
+        with torch.inference_mode():
+            info = self.model.embed_source(tokens).info
         if info is not None:
             self.slots.receive(slot, 0, info[0].double().cpu().numpy())
 
@@ -85,7 +94,10 @@ class SourceEncoder:
 
         Returns the slots whose encoding is not finite.
         """
-        shares = self._shares([slot for slot in rows if self._pending(slot)])
+        pending = {slot: count for slot in rows if (count := self._pending(slot))}
+        if not pending:
+            return []
+        shares = self._shares(pending)
         waiting = sorted(shares, key=lambda slot: -shares[slot])
         broken: list[int] = []
         while waiting:
@@ -99,27 +111,30 @@ class SourceEncoder:
         """Source tokens that can be encoded now."""
         if not self.causal and not self.slots.fed[slot]:
             return 0
-        return len(self.slots.sources[slot]) - int(self.slots.encoded[slot])
+        return len(self.slots.sources[slot]) - self.slots.encoded.item(slot)
 
-    def _shares(self, waiting: list[int]) -> dict[int, int]:
-        """How many tokens each slot encodes in this round.
+    def _shares(self, pending: dict[int, int]) -> dict[int, int]:
+        """How many of the pending tokens each slot encodes in this round.
 
         Slots with a word or two always get through; a long text takes several rounds.
         """
-        pending = {slot: self._pending(slot) for slot in waiting}
         if self.causal:
-            share = max(SMALLEST_SHARE, self.round_tokens // max(1, len(waiting)))
+            share = max(SMALLEST_SHARE, self.round_tokens // len(pending))
             return {slot: min(count, share) for slot, count in pending.items()}
         totals = accumulate(pending.values())
-        chosen = [s for s, total in zip(waiting, totals, strict=True) if total <= self.round_tokens]
-        return {slot: pending[slot] for slot in chosen or waiting[:1]}
+        chosen = [s for s, total in zip(pending, totals, strict=True) if total <= self.round_tokens]
+        return {slot: pending[slot] for slot in chosen or list(pending)[:1]}
 
     def _encode(self, group: list[int], counts: list[int]) -> list[int]:
-        slots, model = self.slots, self.model
-        starts = slots.encoded[group].tolist()
+        starts = [self.slots.encoded.item(slot) for slot in group]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
-        if self.causal and self.native is not None:
-            return self._encode_natively(self.native, group, starts, ends)
+        if self._reading is not None:
+            return self._encode_natively(self._reading, group, starts, ends)
+        return self._encode_by_torch(group, starts, ends)
+
+    @torch.inference_mode()
+    def _encode_by_torch(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
+        model = self.model
         tokens, at = self._block(group, starts, ends)
         rows = Rows.of(group, model.device)
         if self.causal:
@@ -135,37 +150,44 @@ class SourceEncoder:
         return [slot for slot, total in zip(group, sums, strict=True) if not math.isfinite(total)]
 
     def _encode_natively(
-        self, native: NativeModel, group: list[int], starts: list[int], ends: list[int]
+        self, reading: NativeReading, group: list[int], starts: list[int], ends: list[int]
     ) -> list[int]:
         """The same by compiled code, which needs no padding."""
-        pieces = list(zip(group, starts, ends, strict=True))
-        tokens = [t for slot, start, end in pieces for t in self.slots.sources[slot][start:end]]
-        counts = np.array(ends) - np.array(starts)
-        rows = np.repeat(np.array(group, np.int32), counts)
-        at = np.concatenate([np.arange(start, end) for _, start, end in pieces])
-        source = self.model.embed_source(
-            torch.tensor([tokens]), torch.from_numpy(at)[None], self.positions
-        )
-        x = source.x[0].numpy()
-        info = None if source.info is None else source.info[0].numpy()
-        aware = info if self.model.config.info_self_attention else None
-        assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
-        native.encode(x, rows, at.astype(np.int32), aware, self.caches, self.memory)
-        if self.model.config.info_from == "context":
-            info = self.model.context_info(torch.from_numpy(x)).numpy()
-        first = np.cumsum(counts) - counts  # of each row
-        if info is not None:
-            self.info.numpy()[rows, at] = info
-            totals = info.astype(np.float64)
-            if len(totals) == len(group):
-                self.slots.receive_one(np.array(group), np.array(starts), totals)
-            else:
-                parts = np.split(totals, first[1:])
-                for slot, start, some in zip(group, starts, parts, strict=True):
-                    self.slots.receive(slot, start, some)
-        self.slots.encoded[group] = ends
-        finite = np.isfinite(np.add.reduceat(x.sum(1), first))
-        return [slot for slot, good in zip(group, finite, strict=True) if not good]
+        tokens: list[int] = []
+        rows: list[int] = []
+        at: list[int] = []
+        for slot, start, end in zip(group, starts, ends, strict=True):
+            tokens += self.slots.sources[slot][start:end]
+            rows += [slot] * (end - start)
+            at += range(start, end)
+        embedded = None if reading.embeds else self._embed(tokens, at)
+        finite = reading(tokens, rows, at, embedded)
+        if self._from_context:
+            self._receive_context(reading.arrays["x"][: len(rows)], group, starts, ends)
+        for slot, end in zip(group, ends, strict=True):
+            self.slots.encoded[slot] = end
+        if all(finite):
+            return []
+        return sorted({slot for slot, good in zip(rows, finite, strict=True) if not good})
+
+    @torch.inference_mode()
+    def _receive_context(
+        self, states: Numbers, group: list[int], starts: list[int], ends: list[int]
+    ) -> None:
+        """Info from the states [N, d] that compiled code has made."""
+        info, first = self.model.context_info(torch.from_numpy(states)), 0
+        for slot, start, end in zip(group, starts, ends, strict=True):
+            some = info[first : first + end - start]
+            self.info[slot, start:end] = some
+            self.slots.receive(slot, start, some.double().numpy())
+            first += end - start
+
+    @torch.inference_mode()
+    def _embed(self, tokens: list[int], at: list[int]) -> tuple[Tensor, Tensor | None]:
+        """[N, d] and [N]."""
+        places = torch.tensor([at])
+        source = self.model.embed_source(torch.tensor([tokens]), places, self.positions)
+        return source.x[0], None if source.info is None else source.info[0]
 
     def _block(self, group: list[int], starts: list[int], ends: list[int]) -> tuple[Tensor, Tensor]:
         """Tokens to encode and their positions: [R, T] each.

@@ -12,18 +12,26 @@ a causal encoder that is the same as encoding it token by token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-import torch
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.loops import loops
+from waitinfo.streaming.engine.native import NativeWriter, native_for
 from waitinfo.streaming.engine.shifting import Shifter
-from waitinfo.streaming.engine.slots import Numbers, Rows, Slots, TokenEvent, length_limit
-from waitinfo.streaming.engine.writing import TargetWriter, native_for
+from waitinfo.streaming.engine.slots import (
+    Numbers,
+    Rows,
+    Slots,
+    Standing,
+    TokenEvent,
+    length_limit,
+)
+from waitinfo.streaming.engine.writing import Candidates, TargetWriter
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
 
@@ -54,8 +62,10 @@ class Engine(BaseEngine):
         self.state = Slots(slots, capacity)
         native = native_for(model, system)
         self.source = SourceEncoder(model, self.state, round_tokens, native)
-        self.target = TargetWriter(model, system, self.state, self.source)
+        writer = TargetWriter if native is None else NativeWriter
+        self.target = writer(model, system, self.state, self.source)
         self.shifter = Shifter(model, system, self.state, self.source, self.target)
+        self._for_arrays = getattr(system.ready, "for_arrays", False)
         self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
         self._held: set[int] = set()
         self._events: list[TokenEvent] = []  # of the round under way
@@ -107,7 +117,6 @@ class Engine(BaseEngine):
     def resume(self, slot: int) -> None:
         self._held.discard(slot)
 
-    @torch.inference_mode()
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
         self.state.feed(slot, tokens, complete)
         self.source.preview(slot)
@@ -124,7 +133,6 @@ class Engine(BaseEngine):
 
     # Rounds
 
-    @torch.inference_mode()
     def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:
         rows = self.runnable
         if only is not None:
@@ -134,8 +142,9 @@ class Engine(BaseEngine):
             self._fail(self.source.advance(rows))
             rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
         if rows:
-            self._events += reads_again(self.state, self.again.intersection(rows))
-            self.again.difference_update(rows)
+            if self.again:
+                self._events += reads_again(self.state, self.again.intersection(rows))
+                self.again.difference_update(rows)
             index = np.array(rows)
             ready = self._read_on(index)
             if len(ready):
@@ -156,80 +165,102 @@ class Engine(BaseEngine):
         """
         state = self.state
         able = set(attempted[self._may_write(attempted)].tolist()) if len(attempted) else set()
-        for slot, read in zip(rows.tolist(), state.read[rows].tolist(), strict=True):
-            if not (state.active[slot] and (slot in able or read < len(state.sources[slot]))):
+        for slot in rows.tolist():
+            more = slot in able or state.read.item(slot) < len(state.sources[slot])
+            if not (more and state.active[slot]):
                 self._rest(slot)
 
     def _read_on(self, rows: Rows) -> Rows:
         """Let rows READ until they may WRITE or have no more input; the rows that may."""
-        available = self.source.available(rows)
+        state, available = self.state, self.source.available(rows)
+        if self._alone(rows):
+            slot, most = rows.item(), available.item()
+            while not (may := self._may(slot)) and state.read.item(slot) < most:
+                self._events += state.read_next([slot])
+            return rows if may else rows[:0]
         while True:
             ready = self._may_write(rows)
-            hungry = ~ready & (self.state.read[rows] < available)
+            hungry = ~ready & (state.read[rows] < available)
             if not hungry.any():
                 return rows[ready]
-            self._events += self.state.read_next(rows[hungry])
+            self._events += state.read_next(rows[hungry].tolist())
+
+    def _alone(self, rows: Rows) -> bool:
+        """Whether there is one row, of which numbers tell all: they are faster than arrays."""
+        return len(rows) == 1 and self._for_arrays and not self.state.forced
 
     def _may_write(self, rows: Rows) -> Numbers:
-        state, read = self.state, self.state.read[rows]
-        within = state.written[rows] < length_limit(read)
-        due = (read > 0) & (read >= state.least[rows]) & within
-        ready = due & self.system.ready(state.select(rows)).numpy()
+        """[R] whether rows compute their next token now."""
+        if self._alone(rows):
+            return np.array([self._may(rows.item())])
+        may, state = self._may(rows), self.state
         if state.forced:
-            again = within & (read > 0) & state.forced.due(rows, read)
-            ready = np.where(state.forced.mask(rows), again, ready)
-        return state.complete[rows] | ready
+            read = state.read[rows]
+            within = (read > 0) & (state.written[rows] < length_limit(read))
+            again = state.complete[rows] | (within & state.forced.due(rows, read))
+            may = np.where(state.forced.mask(rows), again, may)
+        return may
+
+    def _may(self, rows: Rows | int) -> Any:
+        """Whether the system would compute the next token of some rows, or of one slot, now."""
+        standing, least = self.state.standing(rows), self.state.least[rows]
+        ready: Any = self.system.ready
+        wanted = ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
+        within = standing.written < length_limit(standing.read)
+        return standing.complete | (wanted & within & (standing.read >= least))
 
     def _write(self, rows: Rows) -> None:
         """Compute the next token of all rows in one pass; keep those that are accepted."""
-        policy = self.state.select(rows)
-        found = self.target.step(rows, policy)
-        self._fail(rows[~found.finite].tolist())
-        complete = policy.complete.numpy()
-        accepted = complete | self.system.accept(policy, found.step).cpu().numpy()
-        looping = self._looping(rows, found.tokens)
-        forced = self.state.forced
-        must = forced.mask(rows) if forced else np.zeros(len(rows), dtype=bool)
-        looping &= ~must
-        tokens = np.where(looping, EOS, found.tokens)
-        accepted &= ~self._ends_too_early(rows, tokens, looping)
-        accepted |= must
-        refused = rows[~accepted & found.finite]
-        accepted &= found.finite
-        kept = rows[accepted]
-        self.target.keep(kept, accepted, found)
-        self._events += self.state.write(
-            kept, tokens[accepted], found.infos[accepted], looping[accepted]
-        )
-        if forced:
-            forced.written(kept)
-        if len(refused):
-            self._read_after_refusal(refused)
+        state, standing = self.state, self.state.standing(rows)
+        found = self.target.step(rows, standing)
+        accepted = self._accepted(standing, found)
+        kept: list[tuple[int, int, float, bool]] = []
+        numbers, refused = [], []  # rows of the pass; slots
+        for number, slot in enumerate(rows.tolist()):
+            token, must = found.tokens[number], slot in state.forced
+            if not found.finite[number]:
+                self._fail([slot])
+                continue
+            if looping := not must and self._loops(slot, token):
+                token = EOS
+            early = token == EOS and self._ends_too_early(slot, looping)
+            if must or (accepted[number] and not early):
+                kept.append((slot, token, found.infos[number], looping))
+                numbers.append(number)
+            else:
+                refused.append(slot)
+        self.target.keep([slot for slot, *_ in kept], numbers, found)
+        self._events += [state.write(*choice) for choice in kept]
+        if refused:
+            self._read_after_refusal(np.array(refused))
 
-    def _looping(self, rows: Rows, tokens: Numbers) -> Numbers:
-        """[R] whether a token would go on with a loop; such a translation ends instead."""
+    def _accepted(self, standing: Standing, found: Candidates) -> Sequence[bool]:
+        """[R] whether the system takes the computed tokens."""
+        if found.step is None:
+            return [True] * len(found.tokens)
+        decided: list[bool] = self.system.accept(standing.tensors(), found.step).tolist()
+        complete = standing.complete.tolist()
+        return [a or b for a, b in zip(complete, decided, strict=True)]
+
+    def _loops(self, slot: int, token: int) -> bool:
+        """Whether a token would go on with a loop; such a translation ends instead."""
         state = self.state
         if not self.cuts_loops:
-            return np.zeros(len(rows), dtype=bool)
-        values = zip(rows.tolist(), tokens.tolist(), state.read[rows].tolist(), strict=True)
-        found = [
-            loops(state.targets[slot], token, state.sources[slot], read)
-            for slot, token, read in values
-        ]
-        return np.array(found, dtype=bool)
+            return False
+        return loops(state.targets[slot], token, state.sources[slot], state.read.item(slot))
 
-    def _ends_too_early(self, rows: Rows, tokens: Numbers, looping: Numbers) -> Numbers:
-        """[R] whether to refuse an end because the source goes on."""
+    def _ends_too_early(self, slot: int, looping: bool) -> bool:
+        """Whether to refuse an end because the source goes on."""
         state = self.state
-        ends = (tokens == EOS) & ~state.complete[rows]
-        if not ends.any():
-            return ends
-        patience = state.patience[rows]
-        guarded = looping | (patience > 0) | self.guard
-        waited = (patience > 0) & (state.refused[rows] >= patience) & (state.written[rows] > 0)
-        early: Numbers = ends & guarded & ~waited
-        state.refused[rows[early]] += 1
-        return early
+        if state.complete[slot]:
+            return False
+        patience = state.patience.item(slot)
+        if not (looping or patience > 0 or self.guard):
+            return False
+        if patience > 0 and state.refused[slot] >= patience and state.written[slot] > 0:
+            return False
+        state.refused[slot] += 1
+        return True
 
     def _read_after_refusal(self, rows: Rows) -> None:
         """A refused row needs at least one more source token for its next attempt."""
@@ -237,4 +268,4 @@ class Engine(BaseEngine):
         self.state.least[rows] = read + 1
         more = read < self.source.available(rows)
         if more.any():
-            self._events += self.state.read_next(rows[more])
+            self._events += self.state.read_next(rows[more].tolist())

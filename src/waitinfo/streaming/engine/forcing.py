@@ -7,7 +7,7 @@ by itself after that. Rounding that differs between machines cannot change what 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ class Forced:
 
     def __bool__(self) -> bool:
         return bool(self._paths)
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether the next token of a slot is forced."""
+        return slot in self._paths
 
     def put(self, slot: int, path: Path) -> None:
         if path:
@@ -56,9 +60,9 @@ class Forced:
         ]
         return torch.tensor(chosen, device=tokens.device)
 
-    def written(self, rows: Numbers) -> None:
-        """The next token of these rows was written."""
-        for slot in rows.tolist():
+    def written(self, slots: Iterable[int]) -> None:
+        """The next token of these slots was written."""
+        for slot in slots:
             if slot in self._paths:
                 self._paths[slot].popleft()
                 if not self._paths[slot]:

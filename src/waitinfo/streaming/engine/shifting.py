@@ -16,6 +16,7 @@ from waitinfo.model.attention import CachePosition
 from waitinfo.model.cache import LayerCaches, Rows
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
+from waitinfo.streaming.engine.native import NativeWriter
 from waitinfo.streaming.engine.slots import Slots
 from waitinfo.streaming.engine.writing import TargetWriter
 from waitinfo.systems.base import System
@@ -50,6 +51,7 @@ class Shifter:
         slots.shifted.difference_update(encoded)
         return [slot for slot in rows if slot not in slots.shifted]
 
+    @torch.inference_mode()
     def _rewrite(self, rows: list[int]) -> None:
         """Total the info, fill the decoder's caches and set its next input."""
         slots = self.slots
@@ -72,10 +74,10 @@ class Shifter:
         k = torch.from_numpy(slots.k[rows])
         heads = self.model.config.heads
         visible = self.system.visible(torch.tensor(path), at[:, :-1], k[:, None], heads)
-        if self.source.native is not None:
+        if isinstance(self.target, NativeWriter):
             for place in range(width):
                 going = [row for row in range(len(rows)) if place < lengths[row]]
-                self.target.fill_natively(
+                self.target.fill(
                     np.array(rows)[going], place, _column(inputs, going, place), visible[going]
                 )
             return

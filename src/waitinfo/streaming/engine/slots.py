@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,6 +42,20 @@ class TokenEvent(NamedTuple):
     cut: Reason | None = None  # why it is the last, if the model did not end by itself
 
 
+class Standing(NamedTuple):
+    """Where some rows stand: a `PolicyState` in NumPy arrays, or in numbers for one row."""
+
+    k: Any
+    read: Any
+    written: Any
+    complete: Any
+    source_info: Any
+    target_info: Any
+
+    def tensors(self) -> PolicyState:
+        return PolicyState(*map(torch.from_numpy, self))
+
+
 class Slots(Places):
     """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence.
 
@@ -56,7 +69,7 @@ class Slots(Places):
         self.source_info, self.target_info = np.zeros((2, count))
         self.read, self.written = np.zeros((2, count), dtype=np.int64)
         self.complete = np.zeros(count, dtype=bool)
-        self.least = np.zeros(count, dtype=np.int64)  # tokens to read before the next attempt
+        self.least = np.ones(count, dtype=np.int64)  # tokens to read before the next attempt
         self.sources: list[list[int]] = [[] for _ in range(count)]
         self.targets: list[list[int]] = [[] for _ in range(count)]
         self.paths: list[list[int]] = [[] for _ in range(count)]  # tokens read before each target
@@ -83,8 +96,8 @@ class Slots(Places):
         self.refused[slot] = 0
         self.shifted.discard(slot)
         self.fed[slot], self.active[slot] = False, True
-        for numbers in (self.read, self.written, self.complete, self.least):
-            numbers[slot] = 0
+        self.read[slot], self.written[slot], self.complete[slot] = 0, 0, False
+        self.least[slot] = 1
         self.source_info[slot] = self.target_info[slot] = 0
         self.k[slot] = k
 
@@ -132,47 +145,37 @@ class Slots(Places):
         """The same for one token of each of several rows."""
         self.received[rows, starts + 1] = self.received[rows, starts] + info
 
-    def select(self, rows: Rows) -> PolicyState:
-        """The policy state of some rows."""
-        return PolicyState(*(torch.from_numpy(getattr(self, name)[rows]) for name in _FIELDS))
+    def standing(self, rows: Rows | int) -> Standing:
+        """Where some rows stand, or one slot, in NumPy's numbers."""
+        return Standing(
+            self.k[rows], self.read[rows], self.written[rows], self.complete[rows],
+            self.source_info[rows], self.target_info[rows],
+        )  # fmt: skip
 
-    def read_next(self, rows: Rows) -> list[TokenEvent]:
+    def read_next(self, slots: Sequence[int]) -> list[TokenEvent]:
         """One more source token each."""
-        before = self.source_info[rows]
-        read = self.read[rows] + 1
-        total = self.received[rows, read]
-        self.read[rows], self.source_info[rows] = read, total
-        written, used = self.written[rows], self.target_info[rows]
-        columns = (rows, read, total - before, written, total, used)
         events = []
-        for slot, count, info, *state in zip(*(c.tolist() for c in columns), strict=True):
-            source = self.sources[slot]
-            if self.fed[slot] and count == len(source):
+        for slot in slots:
+            source, read = self.sources[slot], self.read.item(slot) + 1
+            before, total = self.source_info.item(slot), self.received.item(slot, read)
+            self.read[slot], self.source_info[slot] = read, total
+            if self.fed[slot] and read == len(source):
                 self.complete[slot] = True
-            events.append(TokenEvent(slot, READ, source[count - 1], info, count, *state))
+            state = (read, self.written.item(slot), total, self.target_info.item(slot))
+            events.append(TokenEvent(slot, READ, source[read - 1], total - before, *state))
         return events
 
-    def write(
-        self, rows: Rows, tokens: Numbers, infos: Numbers, looping: Numbers
-    ) -> list[TokenEvent]:
-        """One more target token each; that of a `looping` row is the end, in place of another."""
-        written, read = self.written[rows] + 1, self.read[rows]
-        used = self.target_info[rows] + infos
-        self.written[rows], self.target_info[rows], self.refused[rows] = written, used, 0
-        full = self.complete[rows] & (written >= length_limit(read))
-        last = (tokens == EOS) | full
-        cut = np.full(len(rows), None)
-        cut[full & (tokens != EOS)] = "length"
-        cut[looping] = "loop"
-        columns = (rows, tokens, infos, read, written, self.source_info[rows], used, last, cut)
-        events = []
-        for slot, token, *state in zip(*(c.tolist() for c in columns), strict=True):
-            event = TokenEvent(slot, WRITE, token, *state)
-            self.active[slot] = not event.last
-            self.targets[slot].append(token)
-            self.paths[slot].append(event.read)
-            events.append(event)
-        return events
-
-
-_FIELDS = [field.name for field in fields(PolicyState)]
+    def write(self, slot: int, token: int, info: float, looping: bool) -> TokenEvent:
+        """One more target token of a slot; if it is `looping`, the end, in place of another."""
+        read, written = self.read.item(slot), self.written.item(slot) + 1
+        used = self.target_info.item(slot) + info
+        self.written[slot], self.target_info[slot], self.refused[slot] = written, used, 0
+        full = self.complete.item(slot) and written >= length_limit(read)
+        cut: Reason | None = "loop" if looping else "length" if full and token != EOS else None
+        self.active[slot] = not (last := full or token == EOS)
+        self.targets[slot].append(token)
+        self.paths[slot].append(read)
+        if slot in self.forced:
+            self.forced.written([slot])
+        state = (read, written, self.source_info.item(slot), used)
+        return TokenEvent(slot, WRITE, token, info, *state, last, cut)

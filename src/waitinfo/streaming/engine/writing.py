@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,25 +11,23 @@ from torch import Tensor
 
 from waitinfo.model.attention import CachePosition
 from waitinfo.model.cache import LayerCaches, Rows
-from waitinfo.model.info import consistency
-from waitinfo.model.native import NativeCaches, NativeModel
+from waitinfo.model.native import NativeCaches
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
-from waitinfo.streaming.engine.slots import Numbers, Slots, length_limit
+from waitinfo.streaming.engine.slots import Numbers, Slots, Standing, length_limit
 from waitinfo.streaming.engine.slots import Rows as Chosen
-from waitinfo.systems.base import PolicyState, Step, System, by_head
+from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, PAD
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The best next token of every row, on the host, and what the system may ask about it."""
 
-    tokens: Numbers  # [R]
-    infos: Numbers  # [R] float64, the info each would have
-    finite: Numbers  # [R] whether the model computed numbers
-    step: Step
-    embedded: Embedded  # the tokens, as the next input
+    tokens: list[int]  # [R]
+    infos: list[float]  # [R] the info each would have
+    finite: list[bool]  # [R] whether the model computed numbers
+    step: Step | None  # None if the system accepts every token
+    embedded: Embedded | None = None  # the tokens, as the next input
 
 
 class TargetWriter:
@@ -46,7 +45,6 @@ class TargetWriter:
             self.caches = native.new_caches(layers, slots.count, positions)
         else:
             self.caches = model.new_caches(layers, slots.count, positions)
-        self.needs_logits = type(system).accept is not System.accept
         self.states = model.new_states(slots.count)  # of cross-attention, after the last token
         # The decoder's next input: embedded when it was chosen, since its info was needed then.
         self.first = self._embed(torch.tensor([[BOS]]), torch.zeros(1, 1, dtype=torch.long))
@@ -70,11 +68,10 @@ class TargetWriter:
         """Remove every number of a slot."""
         self.caches.erase(slot)
 
-    def step(self, rows: Chosen, policy: PolicyState) -> Candidates:
+    @torch.inference_mode()
+    def step(self, rows: Chosen, standing: Standing) -> Candidates:
         """The best next token of every row."""
-        model, device = self.model, self.model.device
-        if self.source.native is not None:
-            return self._step_natively(self.source.native, rows, policy)
+        model, device, policy = self.model, self.model.device, standing.tensors()
         assert isinstance(self.caches, LayerCaches)
         some = Rows.of(rows.tolist(), device)
         target, last = self._inputs(rows, some, policy)
@@ -91,69 +88,15 @@ class TargetWriter:
             tokens = self.slots.forced.replace(rows, tokens)
         step = Step(tokens, logits, decoded.extras, model.write_logits(states))
         embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
-        return Candidates(tokens.cpu().numpy(), self._infos(embedded), finite, step, embedded)
+        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
+        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
 
-    def _step_natively(self, native: NativeModel, rows: Chosen, policy: PolicyState) -> Candidates:
-        """The same by compiled code."""
-        read, k = policy.read[:, None], policy.k[:, None]
-        visible = self.system.visible(read, policy.written[:, None], k, self.model.config.heads)
-        info = None if self.next_info is None else self.next_info.numpy()[rows]
-        at = policy.written.numpy().astype(np.int32)
-        x = self.next_x.numpy()[rows]
-        self._decode_natively(native, rows, x, info, at, visible[:, 0].numpy())
-        tokens, value, logits = native.best(x, self.needs_logits)
-        found = torch.from_numpy(tokens)
-        if self.slots.forced:
-            found = self.slots.forced.replace(rows, found)
-        every = torch.empty(0) if logits is None else torch.from_numpy(logits)
-        step = Step(found, every, [], self.model.write_logits(torch.from_numpy(x)))
-        embedded = self._embed(found[:, None], policy.written[:, None] + 1)
-        finite = np.isfinite(value)
-        return Candidates(found.numpy(), self._infos(embedded), finite, step, embedded)
-
-    def _decode_natively(
-        self,
-        native: NativeModel,
-        rows: Chosen,
-        x: Numbers,
-        info: Numbers | None,
-        at: Numbers,
-        visible: Numbers,
-    ) -> None:
-        """Decode inputs x [R, d], which become the states, with what is visible [R] to each."""
-        config, source = self.model.config, self.source
-        bias = None
-        if config.info_cross_attention and info is not None:
-            theirs = source.info.numpy()[rows, : int(visible.max())]
-            near = consistency(torch.from_numpy(theirs), torch.from_numpy(info)[:, None])
-            bias = near.reshape(theirs.shape).numpy()
-        aware = info if config.info_self_attention else None
-        some, seen = rows.astype(np.int32), visible.astype(np.int32)
-        assert isinstance(self.caches, NativeCaches) and isinstance(source.memory, NativeCaches)
-        native.decode(x, some, at, seen, aware, bias, self.caches, source.memory)
-
-    def fill_natively(self, rows: Chosen, place: int, inputs: Embedded, visible: Tensor) -> None:
-        """Put inputs [R, d] at one position of the caches; visible [R, T] of all positions."""
-        assert self.source.native is not None
-        info = None if inputs.info is None else inputs.info.numpy()
-        at = np.full(len(rows), place, np.int32)
-        x = inputs.x.contiguous().numpy()
-        self._decode_natively(self.source.native, rows, x, info, at, visible[:, place].numpy())
-
-    @staticmethod
-    def _infos(embedded: Embedded) -> Numbers:
-        if embedded.info is None:
-            return np.zeros(len(embedded.x))
-        return embedded.info[:, 0].double().cpu().numpy()
-
-    def keep(self, kept: Chosen, accepted: Numbers, found: Candidates) -> None:
-        """Carry on the state of accepted rows."""
-        if self.source.native is not None:  # on a CPU NumPy is faster for a few rows
-            self.next_x.numpy()[kept] = found.embedded.x[:, 0].numpy()[accepted]
-            if self.next_info is not None and found.embedded.info is not None:
-                self.next_info.numpy()[kept] = found.embedded.info[:, 0].numpy()[accepted]
-            return
-        rows, chosen = (torch.from_numpy(x).to(self.model.device) for x in (kept, accepted))
+    @torch.inference_mode()
+    def keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
+        """Carry on the state of accepted rows: some slots, and their numbers among the rows."""
+        assert found.embedded is not None and found.step is not None
+        device = self.model.device
+        rows, chosen = (torch.tensor(x, dtype=torch.long, device=device) for x in (slots, numbers))
         self.next_x[rows] = found.embedded.x[chosen, 0]
         if self.next_info is not None and found.embedded.info is not None:
             self.next_info[rows] = found.embedded.info[chosen, 0]
@@ -216,11 +159,3 @@ def best(logits: Tensor) -> tuple[Tensor, Numbers]:
     logits[:, PAD] = logits[:, BOS] = -torch.inf
     top = logits.max(-1)
     return top.indices, top.values.isfinite().cpu().numpy()
-
-
-def native_for(model: Transformer, system: System) -> NativeModel | None:
-    """Compiled code for a model, if there is some and the system can use it.
-
-    Heads that see different prefixes, and targets that are computed again, are left to torch.
-    """
-    return None if by_head(model, system) or system.fresh_past else model.native

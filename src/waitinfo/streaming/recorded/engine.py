@@ -377,7 +377,7 @@ class RecordedEngine(BaseEngine):
         # Rows that cannot go on leave the rounds at once, without an empty round.
         able = (flags & MAY_WRITE) > 0
         if state.forced:
-            state.forced.written(rows[wrote])
+            state.forced.written(rows[wrote].tolist())
             complete = state.fed[rows] & (after == state.length[rows])
             again = complete | (state.forced.due(rows, after) & (after > 0))
             able = np.where(state.forced.mask(rows), again, able)

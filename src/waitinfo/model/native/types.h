@@ -1,0 +1,152 @@
+/* What the kernels compute with: weights, caches, the passes of an engine, and room for a pass.
+ *
+ * kernels.py has the same structs.
+ */
+
+#define BLOCK 64 /* outputs computed together */
+#define KEYS 16 /* in a block of a cache */
+#define MOST_WIDTH 256 /* of a head */
+#define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
+#define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
+#define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
+#define PARTS 3 /* of a precise number, each of 8 bits */
+#define STEP 254.0f /* from one part to the next */
+
+/* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
+ * read with them: elsewhere, every block would have to wait for it. */
+typedef struct {
+    int32_t shift[BLOCK]; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
+    float factor[BLOCK], bias[BLOCK];
+} Scaling;
+
+/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4], with a
+ * Scaling behind every block. */
+typedef struct {
+    const int8_t *weights;
+    int32_t inputs, outputs, groups;
+    int32_t positive; /* inputs are never negative: 0 ... 255 instead of -127 ... 127 */
+    /* If inputs are centered, else NULL: what is subtracted from them, and 1 / how often they come.
+     * Some come again behind the others: `repeated`, where `before` is what fitted until then. */
+    const float *center, *share;
+    const int32_t *repeated, *before;
+    int64_t repeats;
+} Linear;
+
+/* The block of weights that output n is in. */
+static inline const int8_t *block_of(const Linear *m, int n) {
+    return m->weights + (size_t)(n / BLOCK) * ((size_t)m->groups * 4 * BLOCK + sizeof(Scaling));
+}
+
+static inline const Scaling *scaling_of(const Linear *m, const int8_t *block) {
+    return (const Scaling *)(block + (size_t)m->groups * 4 * BLOCK);
+}
+
+typedef struct {
+    const float *weight, *bias;
+    double eps;
+} Norm;
+
+typedef struct {
+    Linear project, out, queries, cross_out, inner, outer;
+    Norm norm_attention, norm_cross, norm_feed_forward;
+    float round_values;
+} Layer;
+
+typedef struct {
+    int32_t width, heads, encoder_layers, decoder_layers, before;
+    const Layer *encoder, *decoder;
+    Norm encoder_norm, decoder_norm;
+    Linear memory;
+    const float *round_memory;
+} Model;
+
+/* Embeddings [tokens][width] as integers with a scale each, and what gives the tokens' info:
+ * a table, or a matrix for whole numbers, `hidden`, and the vector `out`; or nothing. */
+typedef struct {
+    const int8_t *weight;
+    const float *scale, *table;
+    const double *out;
+    Linear hidden;
+    int32_t width, begin; /* the token whose info is 1 */
+    float factor; /* of all embeddings */
+} Embedding;
+
+/* Keys and values of all heads of all rows, as whole numbers.
+ *
+ * Keys by blocks: [heads][capacity/16][width/2][16 keys][2], with a unit for each key.
+ * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
+ */
+typedef struct {
+    int16_t *keys, *values;
+    float *units;
+    int64_t keys_capacity, values_capacity;
+} Cache;
+
+/* What the READs of an engine take and give, by row of a pass. */
+typedef struct {
+    const Model *model;
+    const Embedding *embedding; /* NULL if x and info are given */
+    const float *positions;
+    const Cache *caches, *memories;
+    const int32_t *token, *row, *at;
+    float *x, *info; /* embedded tokens, which become the states; info is NULL if there is none */
+    uint8_t *finite;
+    float *source_info; /* by row of the caches and position */
+    double *received; /* total info by row of the caches and number of tokens */
+    int32_t source_width, received_width;
+    int32_t aware; /* of info: self-attention */
+} Reading;
+
+/* What the WRITEs of an engine take and give, by row of a pass if nothing else is said; `next`, the
+ * inputs, by row of the caches. */
+typedef struct {
+    const Model *model;
+    const Linear *scores;
+    const Embedding *embedding; /* of the best tokens, as the next inputs; NULL for none */
+    const float *positions;
+    const Cache *caches, *memories;
+    const float *next_x, *next_info;
+    const int64_t *read, *written; /* tokens, by row of the caches */
+    const float *source_info; /* by row of the caches and position; NULL if attention ignores it */
+    const int32_t *never, *row;
+    int32_t *at, *visible; /* positions, and the source tokens that each sees */
+    float *bias; /* of cross-attention */
+    float *x, *info; /* inputs, which become the states */
+    int32_t *token;
+    float *value, *scored, *embedded_x, *embedded_info;
+    int32_t nevers, aware, source_width;
+} Writing;
+
+typedef struct {
+    uint8_t *bytes;
+    int32_t *sums;
+    float *largest, *wide, *mixed, *result, *normed, *weights, *bias;
+    int16_t *shares; /* weights of attention as whole numbers */
+} Scratch;
+
+/* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
+static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
+    static __thread void *kept;
+    static __thread size_t room;
+    size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 3 * (size_t)keys;
+    size_t sums = (size_t)rows * BLOCK, bytes = (size_t)rows * (widest + 4);
+    size_t needed = floats * sizeof(float) + sums * sizeof(int32_t) + bytes + 64;
+    if (needed > room) {
+        free(kept);
+        kept = malloc(needed);
+        room = kept ? needed : 0;
+        if (!kept) return 0;
+    }
+    char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
+    s->sums = (int32_t *)at, at += sums * sizeof(int32_t);
+    s->wide = (float *)at, at += (size_t)rows * widest * sizeof(float);
+    s->mixed = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->result = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->normed = (float *)at, at += (size_t)rows * width * sizeof(float);
+    s->weights = (float *)at, at += (size_t)keys * sizeof(float);
+    s->bias = (float *)at, at += (size_t)keys * sizeof(float);
+    s->shares = (int16_t *)at, at += (size_t)keys * sizeof(float); /* and one more than keys */
+    s->largest = (float *)at, at += (size_t)rows * sizeof(float);
+    s->bytes = (uint8_t *)at;
+    return 1;
+}
