@@ -48,8 +48,10 @@ def test_products(code: Library, outputs: int, inputs: int, rows: int) -> None:
     whole = (x * (127 / largest)).round()
     sums = (whole.long() @ weight.long().t()).float()
     assert torch.equal(NativeMatrix(code, weight, factor, None)(whole, whole=True), sums * factor)
-    found = NativeMatrix(code, weight, factor, bias)(x)
-    assert torch.equal(found, sums * factor * largest + bias)
+    turned = weight.t().contiguous().t()  # the same numbers in another order in memory
+    for matrix in (weight, turned):
+        found = NativeMatrix(code, matrix, factor, bias)(x)
+        assert torch.equal(found, sums * factor * largest + bias)
 
 
 def test_the_largest_sums(code: Library) -> None:
