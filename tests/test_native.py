@@ -96,12 +96,14 @@ def both(
     torch.manual_seed(3)
     shape = {"width": 64, "ffn": 96, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
     changes = dict(request.param)
-    prepared = changes.pop("prepared", False)
+    prepared, damaged = changes.pop("prepared", False), changes.pop("damaged", "")
     config = ModelConfig(90, 90, **(shape | changes))
     made = Transformer(config).eval()
     for parameter in made.parameters():  # biases and norms that do something
         if parameter.dim() == 1:
             parameter.data += 0.1 * torch.randn_like(parameter)
+    if damaged:
+        made.state_dict()[damaged].fill_(torch.nan)
     found = []
     for kernels in (code, None):
         for module in (integer, conversion):
@@ -222,6 +224,25 @@ def test_what_is_not_a_number_stays_in_its_row(both: tuple[Transformer, Transfor
         kernels.encode(values, rows, at[: len(rows)], None, caches, memories)
     assert not np.isfinite(x[0]).all()
     assert (x[1] == alone[0]).all()
+
+
+DAMAGED = [
+    {"info": "frequency", "damaged": "source_info.table"},
+    {"info": "frequency", "damaged": "source_info.table", "info_self_attention": False},
+    {"info": "frequency", "damaged": "target_info.table", "info_cross_attention": False},
+    {"norm": "pre", "damaged": "decoder_layers.1.around_feed_forward.norm.bias"},
+]
+
+
+@pytest.mark.parametrize("both", DAMAGED, indirect=True, ids=str)
+def test_damaged_models_are_noticed(both: tuple[Transformer, Transformer]) -> None:
+    """Neither attention nor relu makes numbers of what is none, as in torch."""
+    for model in both:
+        engine = Engine(model, build_system("wait-k"), slots=1, capacity=20)
+        slot = engine.open(2.0)
+        engine.feed(slot, [5, 6, 7, 8, 9], complete=True)
+        engine.run()
+        assert engine.failed == {slot}
 
 
 @pytest.mark.parametrize(("value", "found"), [("0", False), ("plain", True), ("nonsense", True)])
