@@ -245,6 +245,28 @@ def test_damaged_models_are_noticed(both: tuple[Transformer, Transformer]) -> No
         assert engine.failed == {slot}
 
 
+@pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
+def test_a_pass_that_finds_no_memory_keeps_what_it_has(
+    both: tuple[Transformer, Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(both[0], build_system("adaptive-wait-k"), slots=20, capacity=20)
+    assert isinstance(engine.target, NativeWriter)
+    writing, zeros = engine.target.writing, np.zeros
+    before = dict(writing.arrays)
+
+    def without_room_for_scores(shape: tuple[int, ...], kind: type) -> np.ndarray:
+        if shape[1:] == (90,):
+            raise MemoryError
+        return zeros(shape, kind)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(np, "zeros", without_room_for_scores)
+        writing.reserve(17)
+    assert all(writing.arrays[name] is array for name, array in before.items())
+    writing.reserve(17)
+    assert {len(array) for array in writing.arrays.values()} == {32}
+
+
 @pytest.mark.parametrize(("value", "found"), [("0", False), ("plain", True), ("nonsense", True)])
 def test_the_switch(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, value)
