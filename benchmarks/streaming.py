@@ -1,6 +1,6 @@
 """Speed of the streaming engine: python benchmarks/streaming.py [--size base] [--out FILE.json]
 
-All ratios are measured in one run, on a model with random weights:
+All ratios are measured in one run, on a model with random weights, or on the bundled one:
 
 1. the time of one READ and one WRITE at source lengths 10, 50, 100 and 200, and of reading the
    weights of both once, in turn with them;
@@ -30,22 +30,27 @@ import torch
 from measurements import save
 from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.bundled import find_model
 from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerMatrix
 from waitinfo.model.native.memory import weight_memory
 from waitinfo.model.quantize import quantize
+from waitinfo.model.saving import load_model
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.engine.base import BaseEngine
 from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
 from waitinfo.streaming.recorded.state import WRITTEN
 from waitinfo.systems import System, build_system
 
-VOCABULARY = 16_000
+VOCABULARY = 16_000  # also of the bundled model
+BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
 
 
 def build(size: str, device: str, dtype: str) -> Transformer:
+    if size == BUNDLED:
+        return load_model(find_model(None), device, dtype).model
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
     model = Transformer(config)
@@ -319,7 +324,7 @@ def show(title: str, rows: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", default="base", choices=SIZES)
+    parser.add_argument("--size", default="base", choices=[*SIZES, BUNDLED])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quick", action="store_true", help="few repeats, to check that it runs")

@@ -36,7 +36,9 @@ def code(request: pytest.FixtureRequest) -> Library:
         pytest.skip(f"this CPU has no {request.param}")
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "rows"), [(5, 3, 1), (70, 18, 7), (130, 2048, 13)])
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "rows"), [(5, 3, 1), (130, 2048, 1), (70, 18, 7), (130, 2048, 13)]
+)
 def test_products(code: Library, outputs: int, inputs: int, rows: int) -> None:
     """Against int64, with sizes that fill no block and no vector."""
     torch.manual_seed(outputs)

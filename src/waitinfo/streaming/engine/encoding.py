@@ -94,7 +94,7 @@ class SourceEncoder:
 
         Returns the slots whose encoding is not finite.
         """
-        pending = [slot for slot in rows if self._pending(slot)]
+        pending = {slot: count for slot in rows if (count := self._pending(slot))}
         if not pending:
             return []
         shares = self._shares(pending)
@@ -111,20 +111,19 @@ class SourceEncoder:
         """Source tokens that can be encoded now."""
         if not self.causal and not self.slots.fed[slot]:
             return 0
-        return len(self.slots.sources[slot]) - int(self.slots.encoded[slot])
+        return len(self.slots.sources[slot]) - self.slots.encoded.item(slot)
 
-    def _shares(self, waiting: list[int]) -> dict[int, int]:
-        """How many tokens each slot encodes in this round.
+    def _shares(self, pending: dict[int, int]) -> dict[int, int]:
+        """How many of the pending tokens each slot encodes in this round.
 
         Slots with a word or two always get through; a long text takes several rounds.
         """
-        pending = {slot: self._pending(slot) for slot in waiting}
         if self.causal:
-            share = max(SMALLEST_SHARE, self.round_tokens // max(1, len(waiting)))
+            share = max(SMALLEST_SHARE, self.round_tokens // len(pending))
             return {slot: min(count, share) for slot, count in pending.items()}
         totals = accumulate(pending.values())
-        chosen = [s for s, total in zip(waiting, totals, strict=True) if total <= self.round_tokens]
-        return {slot: pending[slot] for slot in chosen or waiting[:1]}
+        chosen = [s for s, total in zip(pending, totals, strict=True) if total <= self.round_tokens]
+        return {slot: pending[slot] for slot in chosen or list(pending)[:1]}
 
     def _encode(self, group: list[int], counts: list[int]) -> list[int]:
         starts = [self.slots.encoded.item(slot) for slot in group]

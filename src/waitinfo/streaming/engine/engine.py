@@ -172,30 +172,38 @@ class Engine(BaseEngine):
 
     def _read_on(self, rows: Rows) -> Rows:
         """Let rows READ until they may WRITE or have no more input; the rows that may."""
-        available = self.source.available(rows)
+        state, available = self.state, self.source.available(rows)
+        if self._alone(rows):
+            slot, most = rows.item(), available.item()
+            while not (may := self._may(slot)) and state.read.item(slot) < most:
+                self._events += state.read_next([slot])
+            return rows if may else rows[:0]
         while True:
             ready = self._may_write(rows)
-            hungry = ~ready & (self.state.read[rows] < available)
+            hungry = ~ready & (state.read[rows] < available)
             if not hungry.any():
                 return rows[ready]
-            self._events += self.state.read_next(rows[hungry])
+            self._events += state.read_next(rows[hungry].tolist())
+
+    def _alone(self, rows: Rows) -> bool:
+        """Whether there is one row, of which numbers tell all: they are faster than arrays."""
+        return len(rows) == 1 and self._for_arrays and not self.state.forced
 
     def _may_write(self, rows: Rows) -> Numbers:
         """[R] whether rows compute their next token now."""
-        state = self.state
-        if len(rows) == 1 and self._for_arrays and not state.forced:
-            slot = rows.item()  # operators are faster on numbers than on arrays of one
-            return np.array([self._may(state.standing(slot), state.least[slot])])
-        standing = state.standing(rows)
-        may = self._may(standing, state.least[rows])
+        if self._alone(rows):
+            return np.array([self._may(rows.item())])
+        may, state = self._may(rows), self.state
         if state.forced:
-            read, written = standing.read, standing.written
-            again = (read > 0) & (written < length_limit(read)) & state.forced.due(rows, read)
-            may = np.where(state.forced.mask(rows), again | standing.complete, may)
+            read = state.read[rows]
+            within = (read > 0) & (state.written[rows] < length_limit(read))
+            again = state.complete[rows] | (within & state.forced.due(rows, read))
+            may = np.where(state.forced.mask(rows), again, may)
         return may
 
-    def _may(self, standing: Standing, least: Any) -> Any:
-        """Whether the system would compute a token now, which needs `least` tokens."""
+    def _may(self, rows: Rows | int) -> Any:
+        """Whether the system would compute the next token of some rows, or of one slot, now."""
+        standing, least = self.state.standing(rows), self.state.least[rows]
         ready: Any = self.system.ready
         wanted = ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
         within = standing.written < length_limit(standing.read)
@@ -260,4 +268,4 @@ class Engine(BaseEngine):
         self.state.least[rows] = read + 1
         more = read < self.source.available(rows)
         if more.any():
-            self._events += self.state.read_next(rows[more])
+            self._events += self.state.read_next(rows[more].tolist())

@@ -152,10 +152,10 @@ class Slots(Places):
             self.source_info[rows], self.target_info[rows],
         )  # fmt: skip
 
-    def read_next(self, rows: Rows) -> list[TokenEvent]:
+    def read_next(self, slots: Sequence[int]) -> list[TokenEvent]:
         """One more source token each."""
         events = []
-        for slot in rows.tolist():
+        for slot in slots:
             source, read = self.sources[slot], self.read.item(slot) + 1
             before, total = self.source_info.item(slot), self.received.item(slot, read)
             self.read[slot], self.source_info[slot] = read, total

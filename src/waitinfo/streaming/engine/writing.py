@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, PAD
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The best next token of every row, on the host, and what the system may ask about it."""
 
     tokens: list[int]  # [R]
