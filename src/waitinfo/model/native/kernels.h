@@ -110,7 +110,7 @@ static void NAME(apply)(const Linear *m, int rows, float *y, int relu, Scratch *
             NAME(rescale)(scaling_of(m, weights), scratch->sums + r * BLOCK, scratch->largest[r],
                           found);
             if (relu)
-                for (int j = 0; j < BLOCK; j++) found[j] = found[j] > 0 ? found[j] : 0;
+                for (int j = 0; j < BLOCK; j++) found[j] = found[j] < 0 ? 0 : found[j];
             memcpy(y + (size_t)r * m->outputs + n, found, count * sizeof(float));
         }
     }
@@ -227,8 +227,8 @@ static inline double NAME(exponential)(double x) {
     p = p * r + 0.5;
     p = p * r + 1.0;
     p = p * r + 1.0;
-    union { double d; int64_t i; } bits = {n + 6755399441055744.0}; /* the integer n in the low bits */
-    union { int64_t i; double d; } scale = {(bits.i + 1023) << 52};
+    union { double d; uint64_t i; } bits = {n + 6755399441055744.0}; /* the integer n in the low bits */
+    union { uint64_t i; double d; } scale = {(bits.i + 1023) << 52};
     return p * scale.d;
 }
 
@@ -238,7 +238,7 @@ static inline double NAME(logarithm)(double x) {
     union { double d; int64_t i; } bits = {x};
     const int64_t root = 0x3fe6a09e667f3bcd; /* sqrt(1/2), the least m */
     int64_t n = (bits.i - root) >> 52;
-    bits.i -= n << 52;
+    bits.i -= n * ((int64_t)1 << 52);
     double s = (bits.d - 1) / (bits.d + 1), t = s * s;
     double p = 1.0 / 25.0;
     p = p * t + 1.0 / 23.0;
@@ -261,8 +261,10 @@ static inline double NAME(hyperbolic_tangent)(double x) {
     return __builtin_copysign((1 - e) / (1 + e), x);
 }
 
-/* softmax of x, which is overwritten, in whole multiples of 1/2048; a zero behind the last. */
-static void NAME(softmax)(float *x, int length, int16_t *out) {
+/* softmax of x, which is overwritten, in whole multiples of 1/2048; a zero behind the last.
+ *
+ * Returns 0 if it is not a number. */
+static int NAME(softmax)(float *x, int length, int16_t *out) {
     float most[8];
     double sums[8];
     for (int l = 0; l < 8; l++) most[l] = x[0], sums[l] = 0;
@@ -278,11 +280,13 @@ static void NAME(softmax)(float *x, int length, int16_t *out) {
     for (; j < length; j++) sums[0] += x[j];
     for (int l = 1; l < 8; l++) sums[0] += sums[l];
     float total = (float)sums[0];
+    if (total != total) return 0;
     for (j = 0; j < length; j++) {
         float v = x[j] / total + ROUND_WEIGHTS;
         out[j] = (int16_t)((v - ROUND_WEIGHTS) * 2048.0f);
     }
     out[length] = 0;
+    return 1;
 }
 
 /* Attention of one query over the first keys of a head: softmax(q k + bias) v, all rounded. */
@@ -303,7 +307,10 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, int le
     }
     if (bias)
         for (int j = 0; j < length; j++) weights[j] += bias[j];
-    NAME(softmax)(weights, length, s->shares);
+    if (!NAME(softmax)(weights, length, s->shares)) { /* what is made of it must not be one either */
+        for (int c = 0; c < width; c++) out[c] = NAN;
+        return;
+    }
     const int16_t *values = cache->values + head * cache->values_capacity * width;
     MIX(s->shares, values, length, width, sums);
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;

@@ -37,10 +37,13 @@ class NativeMatrix:
         repeats = 0 if repeated is None else len(repeated)
         size = code.code.waitinfo_packed_size(outputs, inputs + repeats)
         self.weights = weight_memory(size)
-        scaling = [None if part is None else part.contiguous().numpy() for part in (factor, bias)]
+        # An address keeps no array alive: these are copies where tensors are not contiguous.
+        plain, *scaling = (
+            None if part is None else part.contiguous().numpy() for part in (weight, factor, bias)
+        )
         code.code.waitinfo_pack(
-            address(weight.contiguous().numpy()), outputs, inputs, address(repeated), repeats,
-            int(positive), *map(address, scaling), address(self.weights),
+            address(plain), outputs, inputs, address(repeated), repeats, int(positive),
+            *map(address, scaling), address(self.weights),
         )  # fmt: skip
         self.linear = Linear(
             self.weights.ctypes.data, inputs, outputs, -(-(inputs + repeats) // 4), positive,

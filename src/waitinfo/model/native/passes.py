@@ -59,10 +59,13 @@ class _Pass:
         """Make room for so many rows; what the arrays contain is lost."""
         if rows <= self._room:
             return
-        self._room = 1 << (rows - 1).bit_length()
-        for name, (kind, shape) in self._shapes.items():
-            self.arrays[name] = array = np.zeros((self._room, *shape), kind)
+        room = 1 << (rows - 1).bit_length()
+        # All at once: if memory runs out, the arrays of before stay, and their number of rows.
+        shapes = self._shapes.items()
+        self.arrays = {name: np.zeros((room, *shape), kind) for name, (kind, shape) in shapes}
+        for name, array in self.arrays.items():
             setattr(self._struct, name, array.ctypes.data)
+        self._room = room
 
 
 class NativeReading(_Pass):
