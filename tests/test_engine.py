@@ -223,6 +223,7 @@ def test_a_bidirectional_encoder_sums_info_as_it_reads() -> None:
     model = Transformer(config).double().eval()
     engine = Engine(model, build_system("full"), slots=1, capacity=9)
     slot = engine.open(1.0)
+    engine.feed(slot, [])
     source = [5, 6, 7]
     infos = []
     for token in source:
@@ -236,6 +237,21 @@ def test_a_simultaneous_system_requires_a_causal_encoder() -> None:
     model = Transformer(tiny_config(encoder="bidirectional"))
     with pytest.raises(WaitinfoError, match="requires a causal encoder"):
         Engine(model, build_system("wait-k"))
+
+
+@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
+def test_tokens_outside_the_vocabulary_are_refused(kind: type) -> None:
+    model, system = MODELS["multipath"]
+    engine = kind(model, system, slots=1, capacity=8)
+    slot, size = engine.open(1.0), model.config.source_vocabulary
+    for tokens in ([5, size], [-1, 6]):
+        with pytest.raises(WaitinfoError, match=f"must be 0 to {size - 1}"):
+            engine.feed(slot, tokens)
+    for put in (engine.force, lambda slot, path: engine.begin(slot, path, 1)):
+        with pytest.raises(WaitinfoError, match="must be 0 to"):
+            put(slot, [(model.config.target_vocabulary, 1)])
+    engine.feed(slot, [5, size - 1], complete=True)  # nothing of what was refused is left
+    assert [e.token for e in engine.run() if e.kind != WRITE][:2] == [5, size - 1]
 
 
 @pytest.mark.parametrize("kind", [Engine, RecordedEngine])

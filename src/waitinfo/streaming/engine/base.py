@@ -70,6 +70,12 @@ class Places(ABC):
             )
 
 
+def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    """Compiled code looks tokens up without a check."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise WaitinfoError(f"tokens {min(tokens)} to {max(tokens)}: must be 0 to {vocabulary - 1}")
+
+
 class BaseEngine(ABC):
     """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted."""
 
@@ -170,6 +176,7 @@ class BaseEngine(ABC):
 
     def force(self, slot: int, path: Path) -> None:
         """Write these tokens first, each once so many source tokens are read."""
+        check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
         self.state.forced.put(slot, path)
 
     def begin(self, slot: int, path: Path, read: int) -> None:
@@ -177,6 +184,7 @@ class BaseEngine(ABC):
 
         The reads are reported again once the source is there.
         """
+        check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
         self.state.begin(slot, path, read)
         if read:
             self.again.add(slot)

@@ -81,7 +81,7 @@ class SourceEncoder:
 
     def preview(self, slot: int) -> None:
         """The info of source tokens that a bidirectional encoder cannot encode yet."""
-        if self.causal or not self.has_info:
+        if self.causal or not self.has_info or not self.slots.sources[slot]:
             return
         tokens = torch.tensor([self.slots.sources[slot]], device=self.model.device)
         with torch.inference_mode():

@@ -18,7 +18,7 @@ import numpy as np
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.again import reads_again
-from waitinfo.streaming.engine.base import BaseEngine
+from waitinfo.streaming.engine.base import BaseEngine, check_tokens
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
 from waitinfo.streaming.engine.loops import loops
 from waitinfo.streaming.engine.native import NativeWriter, native_for
@@ -118,6 +118,7 @@ class Engine(BaseEngine):
         self._held.discard(slot)
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
+        check_tokens(tokens, self.model.config.source_vocabulary)
         self.state.feed(slot, tokens, complete)
         self.source.preview(slot)
         self._wake(slot)

@@ -20,7 +20,7 @@ from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.rows import fusible
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.again import reads_again
-from waitinfo.streaming.engine.base import BaseEngine
+from waitinfo.streaming.engine.base import BaseEngine, check_tokens
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SMALLEST_SHARE
 from waitinfo.streaming.engine.slots import TokenEvent
 from waitinfo.streaming.recorded.events import TokenEvents, token_events
@@ -169,6 +169,7 @@ class RecordedEngine(BaseEngine):
         self.state.held[slot] = False
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
+        check_tokens(tokens, self.model.config.source_vocabulary)
         self.state.feed(slot, tokens, complete)
         self._wake(slot)
 
