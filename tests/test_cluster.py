@@ -47,6 +47,12 @@ def test_replicas_come_with_streams() -> None:
     assert found["target_ongoing_requests"] == pytest.approx(14)
 
 
+def test_every_stream_can_be_connected_to() -> None:
+    plan = Plan(models=(Path("a"), Path("b")), streams=1280, settings=Settings(retry=7.0))
+    assert plan.limits.connections >= 2560 and plan.limits.retry == 7.0
+    assert Plan(streams=4).limits == Settings()
+
+
 def test_bad_arguments() -> None:
     for wrong in ({"modle": "a"}, {"streams": "many"}, {"replicas": "x"}, {"keys": "missing.toml"}):
         with pytest.raises(WaitinfoError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from waitinfo.serving.guards import KeyLimits, Keys
@@ -29,10 +29,16 @@ class Plan:
         """Streams of all models."""
         return max(1, len(self.models)) * (self.streams + len(COMPARED) * self.compare)
 
+    @property
+    def limits(self) -> Settings:
+        """The settings, with connections for every stream and as many that wait for one."""
+        connections = max(self.settings.connections, 2 * self.capacity)
+        return replace(self.settings, connections=connections)
+
     def build(self) -> Hub:
         """Load the models."""
         metrics = Metrics()
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare
         )
-        return Hub(models, self.settings, Keys(self.keys), metrics)
+        return Hub(models, self.limits, Keys(self.keys), metrics)
