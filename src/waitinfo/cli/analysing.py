@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
+from waitinfo.cli.options import (
+    DecodingSettings,
+    DecodingSystem,
+    Device,
+    ModelFolder,
+    Precision,
+    Threads,
+)
 
 Values = list[str]
 
@@ -68,16 +75,9 @@ def analyse(
     x: Annotated[
         str, typer.Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")
     ] = "paper.AL",
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
-            "on a CPU, else float32].",
-            show_default=False,
-        ),
-    ] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    device: Device = "cpu",
+    dtype: Precision = "auto",
+    threads: Threads = 0,
 ) -> None:
     """Analyse a model: what its info measures, where it stops early, where policies differ.
 

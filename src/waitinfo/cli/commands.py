@@ -11,7 +11,7 @@ from waitinfo.cli.analysing import analyse
 from waitinfo.cli.distilling import distill
 from waitinfo.cli.making import prepare, train
 from waitinfo.cli.measuring import compare, evaluate
-from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
+from waitinfo.cli.options import DecodingSettings, DecodingSystem, Device, ModelFolder
 
 app = typer.Typer(
     name="waitinfo",
@@ -104,7 +104,7 @@ def translate(
     rows: Annotated[
         int | None, typer.Option(help="Sentences of a batch for --out [default: by the device].")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    device: Device = "cpu",
     dtype: Annotated[
         str,
         typer.Option(

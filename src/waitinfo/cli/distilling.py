@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waitinfo.cli.making import Paths
-from waitinfo.cli.options import DecodingSettings
+from waitinfo.cli.options import DecodingSettings, Device, Threads
 
 
 def distill(
@@ -64,11 +64,11 @@ def distill(
     rows: Annotated[
         int | None, typer.Option(help="Sentences of a batch [default: by the device].")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    device: Device = "cpu",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16, … [default: bfloat16 on a GPU, else float32].")
     ] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    threads: Threads = 0,
 ) -> None:
     """Make training text of a teacher's translations.
 

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from waitinfo.cli.making import Paths
-from waitinfo.cli.options import DecodingSettings, DecodingSystem, ModelFolder
+from waitinfo.cli.options import (
+    DecodingSettings,
+    DecodingSystem,
+    Device,
+    ModelFolder,
+    Precision,
+    Threads,
+)
 
 
 def evaluate(
@@ -68,16 +75,9 @@ def evaluate(
     ] = None,
     timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100,
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
-            "on a CPU, else float32].",
-            show_default=False,
-        ),
-    ] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0,
+    device: Device = "cpu",
+    dtype: Precision = "auto",
+    threads: Threads = 0,
 ) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.
 

@@ -20,6 +20,16 @@ DecodingSettings = Annotated[
     list[str] | None,
     typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
 ]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+        "on a CPU, else float32].",
+        show_default=False,
+    ),
+]
+Threads = Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")]
 
 
 def numbers(option: str, text: str | None) -> list[float | None]:
