@@ -233,6 +233,7 @@ DAMAGED = [
     {"info": "frequency", "damaged": "source_info.table", "info_self_attention": False},
     {"info": "frequency", "damaged": "target_info.table", "info_cross_attention": False},
     {"norm": "pre", "damaged": "decoder_layers.1.around_feed_forward.norm.bias"},
+    {"info": "none", "damaged": "decoder_layers.1.cross.queries.bias"},
 ]
 
 

@@ -164,17 +164,20 @@ static void NAME(normalise)(const Norm *m, const float *x, const float *y, int r
  *
  * x + c - c rounds to multiples of the last bit of c; that bit is the unit. */
 static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
-    float most = 0;
+    union { float f; uint32_t i; } bits, inverse;
+    uint32_t most = 0; /* by their bits, in which what is not a number is the largest */
     for (int i = 0; i < count; i++) {
-        float v = __builtin_fabsf(x[i]);
+        bits.f = x[i];
+        uint32_t v = bits.i & 0x7fffffff;
         most = v > most ? v : most;
     }
-    float c = most * 65536.0f;
-    union { float f; uint32_t i; } bits = {c}, inverse;
-    int exponent = (int)(bits.i >> 23);
+    bits.i = most;
+    float c = bits.f * 65536.0f;
+    bits.f = c;
+    int exponent = (int)((bits.i & 0x7fffffff) >> 23);
     if (exponent < 32 || exponent > 250) { /* zeros, or not numbers */
         memset(out, 0, count * sizeof(int16_t));
-        return 0;
+        return exponent < 32 ? 0 : __builtin_nanf("");
     }
     inverse.i = (uint32_t)(2 * 127 + 23 - exponent) << 23;
     bits.i = (uint32_t)(exponent - 23) << 23;
