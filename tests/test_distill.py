@@ -148,6 +148,11 @@ def test_shares_text_and_a_second_round(corpus: Path, tmp_path: Path) -> None:
     assert len(made) + len(monotone) == len(second)
     assert {source for source, _, _ in monotone} <= {source for source, _, _ in old}
     assert len(sources) == len(first)
+    none = DistillOptions(TranslationOptions(k=2), filters=ANY, mix={"distilled": 0.5})
+    with pytest.raises(WaitinfoError, match="those of this teacher are called monotone"):
+        distill([simultaneous], Data(corpus), tmp_path / "none", none)
+    distill([simultaneous], Data(tmp_path / "one"), tmp_path / "some.tsv", none)
+    assert not list(tmp_path.glob("*none*"))
 
 
 def test_the_best_of_several(corpus: Path, tmp_path: Path) -> None:

@@ -128,7 +128,11 @@ class Distillation:
         if resume and self.out.exists():
             return  # complete
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._draw()
+        try:
+            self._draw()
+        except WaitinfoError:
+            shutil.rmtree(self.folder)
+            raise
         write_file(self.folder / PLAN, json.dumps(settings, indent=2) + "\n")
 
     def _check(self, settings: dict[str, Any]) -> None:
@@ -154,6 +158,7 @@ class Distillation:
                 if translated:
                     stream.write(f"{row.source}\n")
                 drawn.append(TRANSLATE * translated + KEEP * kept)
+        draw.check()
         np.save(self.folder / DRAWN, np.frombuffer(drawn, np.uint8))
         write_file(self.folder / "dropped.json", json.dumps(self.report.dropped))
 

@@ -101,14 +101,24 @@ class Draw:
 
     def __init__(self, mix: Mapping[str, float], made: str, seed: int) -> None:
         self.mix, self.made = mix, made
+        self.origins = {made}  # what there is to draw from
         self._translated = random.Random(f"translated {seed}")
         self._kept = random.Random(f"kept {seed}")
 
     def __call__(self, row: Row) -> tuple[bool, bool]:
         """Whether the source of a row is translated, and whether the row itself is kept."""
+        self.origins.add(row.origin)
         first, second = self._translated.random(), self._kept.random()
         translated = row.origin == ORIGINAL and first < self.mix.get(self.made, 1.0)
         return translated, row.target is not None and second < self.mix.get(row.origin, 1.0)
+
+    def check(self) -> None:
+        """After all rows: raise an error where a share is of pairs that do not exist."""
+        if missing := sorted(self.mix.keys() - self.origins - {ORIGINAL}):
+            raise WaitinfoError(
+                f"--mix {missing[0]}={self.mix[missing[0]]:g}: there are no such pairs; those of "
+                f"this teacher are called {self.made}"
+            )
 
 
 class Mixture(Protocol):

@@ -168,7 +168,7 @@ class FileTranslation:
                 f"{out}: has {found:,} lines where {self.source} has {lines:,}, and there is "
                 "nothing to resume; replace it with --force"
             )
-        self.progress.note(f"{out} is complete")
+        self.progress.note(f"{out} is complete; to translate it again, use --force")
 
     def run(self) -> None:
         """Translate blocks until none is left, and join them."""
