@@ -235,7 +235,7 @@ COPIES = """
 spoken = 0.3
 windows = 1.0
 """
-STUDENTS = "de-en-student,en-de-student,en-de-teacher-score,de-en-teacher-score"
+STUDENTS = "de-en-continued,en-de-continued,en-de-teacher-score,de-en-teacher-score"
 
 
 @pytest.fixture
@@ -276,6 +276,7 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
         "--set", "pairing=--every", "--set", "limits=--max-ratio 1000",
         "--set", "german_pairing=--every",
         "--set", f"student=--config {tmp_path / 'student.toml'}",
+        "--set", f"continued=--config {tmp_path / 'student.toml'}",
     ]  # fmt: skip
     first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
     assert first.returncode == 0, first.stderr
@@ -298,6 +299,7 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     assert mixed.manifest["tagged"] == len(tagged.train) > 0
     assert (work / "models" / "de-en-teacher" / "last" / "config.json").exists()
     check_students(work)
+    check_continued(work)
     # The teacher has learned nothing, and no translation of it was kept: some others instead.
     lines = ["\t".join((*pair, "distilled")) for pair in toy_pairs(9, 5)]
     write(work / "text" / "distilled.de-en.tsv.xz", lines)
@@ -333,3 +335,14 @@ def check_students(work: Path) -> None:
         config = json.loads((model / "config.json").read_text("utf-8"))
         assert config["languages"] == dict(zip(("source", "target"), name.split("-"), strict=True))
         assert config["system"]["name"] == "wait-info"
+
+
+def check_continued(work: Path) -> None:
+    """Students go on from the weights they have, with no text that is only original."""
+    for name in ("de-en", "en-de"):
+        run = json.loads((work / "models" / f"{name}-continued" / "run.json").read_text("utf-8"))
+        assert run["given"]["training"]["start_from"] == str(work / "models" / f"{name}-student")
+        pairs = [
+            len(Corpus(work / "corpora" / f"{name}-{kind}").train) for kind in ("spoken", "student")
+        ]
+        assert 0 < pairs[0] < pairs[1]
