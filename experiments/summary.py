@@ -44,8 +44,9 @@ SEED_COLUMNS = ("k", "paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "e
 ABLATION_AL, ABLATION_DAL = range(2, 8), range(4, 10)  # latencies that all of them have
 BOX_COLUMNS = ("BLEU", "chrF", "paper.AL")
 SETS = ("newstest2015", "europarl.test", "europarl.test-german")
-CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences", "chrF",
-                   "LAAL", "length", "repeated 4-grams")  # fmt: skip
+CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences",
+                   "words alone", "of clean", "chrF", "LAAL", "length",
+                   "repeated 4-grams")  # fmt: skip
 LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLAAL", "within 10%",
              "stream: StreamLAAL", "BLEU of the stream",
              "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
@@ -209,14 +210,17 @@ def by_condition(points: list[Point]) -> dict[tuple[str, str], dict[str, list[Po
     return found
 
 
-def of(score: float, whole: float | None) -> str:
-    return f"{100 * score / whole:.0f}%" if whole else ""
+def of(score: float | None, whole: float | None) -> str:
+    return f"{100 * score / whole:.0f}%" if score is not None and whole else ""
 
 
 def condition_rows(points: list[Point]) -> Iterator[list[str]]:
     """BLEU under each condition, to that of clean text, and of documents to that of sentences."""
     for (run, name), found in by_condition(points).items():
-        scores = {c: point["quality"]["BLEU"] for c, (point, *_) in found.items()}
+        scores, alone = (
+            {c: point["quality"].get(metric) for c, (point, *_) in found.items()}
+            for metric in ("BLEU", "BLEU_words")
+        )
         for condition in (c for c in ALL if c in found):
             for point in found[condition]:
                 quality, words = point["quality"], point["word"]
@@ -227,6 +231,8 @@ def condition_rows(points: list[Point]) -> Iterator[list[str]]:
                     f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
                     of(quality["BLEU"], scores.get("clean")),
                     of(quality["BLEU"], scores.get(ends)) if ends != condition else "",
+                    f"{quality['BLEU_words']:.2f}" if "BLEU_words" in quality else "",
+                    of(quality.get("BLEU_words"), alone.get("clean")),
                     f"{quality['chrF']:.2f}", f"{words['LAAL']:.2f}",
                     f"{point['length_ratio']:.2f}",
                     "" if repeats is None else f"{100 * repeats:.1f}%",
