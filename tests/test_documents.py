@@ -148,6 +148,24 @@ def test_a_point_of_documents(loaded: LoadedModel, test_set: TestSet, tmp_path: 
         evaluation.streams(Decoding(2.0, "allow"))
 
 
+@pytest.mark.parametrize("segment", ["auto", "punctuation", "none", "none:8"])
+def test_documents_divided_as_asked(loaded: LoadedModel, test_set: TestSet, segment: str) -> None:
+    """As a stream divides that is asked the same. A word that does not fit is not read yet."""
+    evaluation = DocumentEvaluation(loaded, test_set, Documents.parse("all", 5), segment=segment)
+    (trace,) = evaluation.streams(Decoding(2.0))
+    words = " ".join(evaluation.lines).split()
+    stream = Translator(loaded, streams=1).stream(2.0, segment=segment)
+    shown, delays = live_delays(stream, words)
+    assert trace.words == shown
+    assert trace.delays == delays or segment == "none:8"
+    assert evaluation.settings(Decoding(2.0)).get("segment", "auto") == segment
+
+
+def test_a_file_has_no_pauses(loaded: LoadedModel, test_set: TestSet) -> None:
+    with pytest.raises(WaitinfoError, match="come without pauses"):
+        DocumentEvaluation(loaded, test_set, Documents.parse("all", 5), segment="pause:2")
+
+
 # Degenerate policies
 
 
@@ -258,6 +276,7 @@ def test_calibrating_and_asking_for_a_lag(
         (("--k", 3), "--out: give a folder"),
         (("--documents", "2", "--condition", "lower", "--out", out), "--documents: not used"),
         (("--documents", "2", "--rate", "3", "--out", out), "not with documents"),
+        (("--segment", "none", "--out", out), "--segment: for documents alone"),
     ):
         with pytest.raises(SystemExit):
             main(evaluate(loaded, test_set, *options))

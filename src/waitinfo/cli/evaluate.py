@@ -18,6 +18,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.calibrate import calibrate, default_dials
 from waitinfo.evaluation.conditions import Condition, parse_conditions
 from waitinfo.evaluation.documents import (
+    AUTO,
     DocumentEvaluation,
     Documents,
     evaluate_documents,
@@ -55,6 +56,7 @@ class Request:
     lag: str | None
     calibrate: bool
     documents: str | None
+    segment: str
     condition: str | None
     system: str | None
     settings: list[str]
@@ -147,7 +149,9 @@ class _Job:
         if not condition.documents:
             return Evaluation(loaded, test, request.name, request.run)
         documents = Documents.parse(request.documents or BLOCK, len(test.sources))
-        return DocumentEvaluation(loaded, test, documents, request.name, request.run)
+        return DocumentEvaluation(
+            loaded, test, documents, request.name, request.run, request.segment
+        )
 
 
 def _conditions(request: Request) -> list[Condition]:
@@ -157,6 +161,8 @@ def _conditions(request: Request) -> list[Condition]:
     in_documents = [condition for condition in chosen if condition.documents]
     if request.documents is not None and not in_documents:
         raise WaitinfoError(f"--documents: not used by --condition {request.condition}")
+    if request.segment != AUTO and len(in_documents) < len(chosen):
+        raise WaitinfoError("--segment: for documents alone; a sentence is never divided")
     if in_documents and (request.rate is not None or request.comet or request.label):
         raise WaitinfoError("--rate, --comet and --label: not with documents")
     return chosen

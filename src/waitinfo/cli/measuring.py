@@ -41,6 +41,9 @@ def evaluate(
             help="One stream for each document: all, lines per document, or a file of names."
         ),
     ] = None,
+    segment: Annotated[
+        str, typer.Option(help="How documents are divided: auto, punctuation, none, none:TOKENS.")
+    ] = "auto",
     condition: Annotated[
         str | None,
         typer.Option(help="clean, lower, errors-N, documents, documents-lower, …, or all."),
@@ -115,6 +118,7 @@ def evaluate(
             lag=lag,
             calibrate=calibrate,
             documents=documents,
+            segment=segment,
             condition=condition,
             system=system,
             settings=set_ or [],

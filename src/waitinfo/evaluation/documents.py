@@ -36,9 +36,11 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import WordCount
 from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines
 
+AUTO = "auto"
 STREAMS = {"cpu": 64, "cuda": 512}  # documents translated at a time
 PUSHED = 2000  # words of each that are pushed at a time; the translation does not depend on it
 LONG = ("LongYAAL", "LongLAAL", "LongAL", "StreamLAAL")
@@ -116,17 +118,21 @@ class DocumentEvaluation(Evaluation):
         documents: Documents,
         name: str | None = None,
         run: str | None = None,
+        segment: str = AUTO,
     ) -> None:
+        if Segmentation.parse(segment).mode == "pause":
+            raise WaitinfoError("--segment pause: the words of a file come without pauses")
         condition = "-".join(filter(None, ("documents", test.condition)))
         super().__init__(loaded, replace(test, condition=condition), name, run)
         test.check_words("--documents: latency")
-        self.documents = documents
+        self.documents, self.segment = documents, segment
         self.lines = [normalise(source) for source in test.sources]
         self.words = [len(line.split()) for line in self.lines]
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
         starts = (str(members.start) for members in self.documents.ranges)
-        return {**super().settings(decoding), "documents": sha256_lines(starts)}
+        segment = {} if self.segment == AUTO else {"segment": self.segment}
+        return {**super().settings(decoding), "documents": sha256_lines(starts), **segment}
 
     # Translation
 
@@ -158,7 +164,9 @@ class DocumentEvaluation(Evaluation):
         self, translator: Translator, texts: Sequence[list[str]], decoding: Decoding
     ) -> list[WordTrace]:
         k = None if decoding.lag is not None or not self.loaded.system.dial else decoding.k
-        streams = [translator.stream(k, history=0, lag=decoding.lag) for _ in texts]
+        streams = [
+            translator.stream(k, history=0, lag=decoding.lag, segment=self.segment) for _ in texts
+        ]
         events: dict[Any, list[Event]] = {stream: [] for stream in streams}
         for place in range(0, max(map(len, texts)), PUSHED):
             chunks = {

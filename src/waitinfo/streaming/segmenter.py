@@ -54,7 +54,7 @@ def ends_sentence(word: str) -> bool:
 
 
 MODES = ("auto", "punctuation", "pause", "none", "whole")
-WINDOW = 96  # source tokens
+WINDOW = 64  # source tokens
 PAUSE = 1.0  # seconds
 
 
