@@ -63,6 +63,7 @@ def measurements(given: argparse.Namespace) -> dict[str, Any]:
         name: json.loads((given.work / f"{name}.json").read_text("utf-8"))
         for name in ("everyday", "everyday-spoken")
     }
+    found["before"] = [summarise_run(given.name, 1, folder) for folder in given.before]
     folder = given.about or given.run
     if (folder / "metrics.jsonl").exists():
         found["training"] = summarise_run(given.name, 1, folder)
@@ -128,6 +129,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="what is made [default: RUN/box]")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--about", type=Path, help="has run.json and metrics.jsonl [default: RUN]")
+    parser.add_argument("--before", type=Path, action="append", default=[],
+                        help="the run whose weights RUN went on from")  # fmt: skip
     parser.add_argument("--stages", help="only these and what they need, as calibrated,everyday")
     parser.add_argument("--again", action="append", default=[], help="a stage to do again")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

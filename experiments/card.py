@@ -138,17 +138,23 @@ def data(facts: Facts) -> str:
 
 
 def training(facts: Facts) -> str:
-    """A sentence about updates, text and time, where they are known."""
+    """Sentences about updates, text and time, where they are known."""
     found = facts.measured.get("training")
     if found is None:
         return ""
-    last, settings = found["last"], found["settings"]["training"]
-    train = found["corpus"]["splits"]["train"]
+    before = [f"with {amount(run)}, then " for run in facts.measured.get("before", [])]
     machine = found["environment"].get("gpu") or "a CPU"
+    return f"It was trained on one {machine} {''.join(before)}with {amount(found)}. "
+
+
+def amount(run: dict[str, Any]) -> str:
+    """How much a run has learned from, and for how long."""
+    last, settings = run["last"], run["settings"]["training"]
+    pairs = run["corpus"]["splits"]["train"]["pairs"]
     return (
-        f"It was trained with {last['update']:,} updates of {settings['batch_tokens']:,} tokens "
-        f"({last['epoch']:.1f} epochs of {train['pairs']:,} pairs, copies included) on one "
-        f"{machine}, in {last['minutes']:.0f} minutes. "
+        f"{last['update']:,} updates of {settings['batch_tokens']:,} tokens in "
+        f"{last['minutes']:.0f} minutes ({last['epoch']:.1f} epochs of {pairs:,} pairs, copies "
+        "included)"
     )
 
 

@@ -1,10 +1,12 @@
-"""Text as people speak it: results/conditions, results/long-stream and results/lag.
+"""Text as people speak it: results/conditions, results/windows, results/long-stream, results/lag.
 
     python experiments/spoken.py conditions DATA
+    python experiments/spoken.py windows DATA
     python experiments/spoken.py hour DATA
     python experiments/spoken.py lag DATA --work WORK
 
 `conditions` scores each model on each set clean, as recognisers give it, and as whole documents.
+`windows` compares windows of several sizes on documents of the dev sets without sentence ends.
 `hour` translates all sets, joined and unpunctuated, as one stream. `lag` calibrates a copy of each
 model (in WORK) on the dev sets, then holds lags on the sets, beside streams with a fixed dial.
 Points that exist are kept, so that the same command continues an interrupted one; --overwrite
@@ -113,6 +115,13 @@ class Job:
             self.evaluate(model, self.pair(model, name), "--k", self.given.k, "--condition", "all",
                           *self.points(model))  # fmt: skip
 
+    def windows(self, model: Model) -> None:
+        for name in DEV:
+            for tokens in summary.WINDOWS:
+                self.evaluate(model, self.pair(model, name), "--k", self.given.k,
+                              "--condition", "documents-lower", "--segment", f"none:{tokens}",
+                              "--name", tokens, *self.points(model))  # fmt: skip
+
     def hour(self, model: Model) -> None:
         sides = [[self.given.data / f"{name}.{side}" for name in self.given.sets]
                  for side in (model.source, model.target)]  # fmt: skip
@@ -146,8 +155,10 @@ class Job:
         self.evaluate(copy, (dev[0], dev[1]), "--calibrate", "--k", CALIBRATED)
 
 
-RESULTS = {"conditions": "conditions", "hour": "long-stream", "lag": "lag"}
-TABLES = {"conditions": summary.conditions, "lag": summary.held_lags}
+RESULTS = {"conditions": "conditions", "windows": "windows", "hour": "long-stream", "lag": "lag"}
+TABLES = {
+    "conditions": summary.conditions, "windows": summary.windows, "lag": summary.held_lags,
+}  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:

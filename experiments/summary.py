@@ -50,6 +50,7 @@ CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sen
 LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLAAL", "within 10%",
              "stream: StreamLAAL", "BLEU of the stream",
              "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
+WINDOWS = ("32", "48", "64", "96", "128")  # source tokens
 MARGIN = 0.1  # how far a held lag may be from its target
 
 
@@ -267,6 +268,20 @@ def conditions(results: Path) -> dict[str, str]:
     return {"conditions/table.md": table(CONDITION_HEADS, condition_rows(points))}
 
 
+def windows(results: Path) -> dict[str, str]:
+    """BLEU and lag by the size of the window, for streams without sentence ends."""
+    points = read_points([results / "windows" / "points.jsonl"])
+    rows = []
+    for (run, name), found in by_condition(points).items():
+        sizes = {p["name"]: p for p in found["documents-lower"]}
+        cells = (
+            f"{sizes[n]['quality']['BLEU']:.2f} at {sizes[n]['documents']['LongLAAL']:.2f}"
+            if n in sizes else "" for n in WINDOWS
+        )  # fmt: skip
+        rows.append([run, name, *cells])
+    return {"windows/table.md": table(["model", "set", *WINDOWS], rows)}
+
+
 def held_lags(results: Path) -> dict[str, str]:
     points = read_points([results / "lag" / "points.jsonl"])
     return {"lag/table.md": table(LAG_HEADS, lag_rows(points))}
@@ -276,7 +291,7 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients, conditions,
-                       held_lags, box, before_and_after, *drawn.EXPERIMENTS):  # fmt: skip
+                       windows, held_lags, box, before_and_after, *drawn.EXPERIMENTS):  # fmt: skip
         found |= experiment(results)
     return found
 

@@ -164,7 +164,10 @@ def facts(box: ModuleType, points: list[dict[str, Any]], run: Path) -> Any:
         "corpus": {"splits": {"train": {"pairs": 7_000_000}}},
         "environment": {"gpu": "NVIDIA H200"},
     }
-    measured = {"everyday": EVERYDAY, "everyday-spoken": EVERYDAY, "training": training}
+    before = {**training, "last": {"update": 20_000, "epoch": 3.0, "minutes": 12.1}}
+    measured = {
+        "everyday": EVERYDAY, "everyday-spoken": EVERYDAY, "training": training, "before": [before],
+    }  # fmt: skip
     languages = {"source": "en", "target": "de"}
     return box.Facts("en-de", languages, run, points, measured)
 
@@ -185,7 +188,9 @@ def test_the_card(
     assert rows["| 5"] == "| 5 | 14.0 | 6.0 | 13.4 | 6.0 | 24.0 | 6.0 | 23.4 | 6.0 |"
     assert all(len(line) <= 120 for line in card.splitlines() if not re.match(r"[|-]", line))
     card = " ".join(card.split())
-    assert "36,000 updates of 32,768 tokens (5.2 epochs of 7,000,000 pairs" in card
+    trained = "36,000 updates of 32,768 tokens in 25 minutes (5.2 epochs of 7,000,000 pairs"
+    assert "on one NVIDIA H200 with 20,000 updates of 32,768 tokens in 12 minutes" in card
+    assert f"then with {trained}" in card
     assert "(24 MB)" in card and "from 2.5 to 16.5" in card
     assert "40% do not become an acceptable translation" in card
     assert "BLEU is 14.4 instead of 15.0" in card and "| English | German |" in card

@@ -57,6 +57,10 @@ def test_commands_are_valid(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert made[0]["calibrate"] and len(made) == 1 + 3 * len(spoken.SETS)
     assert made[1]["source"].name == "newstest2015-1.de" and made[1]["lag"] == "4,5,6"
     assert made[3]["documents"] == spoken.STREAM and made[3]["lag"] is None
+    made = [parsed(command[3:]) for command in commands(monkeypatch, "windows", *where)]
+    sizes = [f"none:{n}" for n in summary.WINDOWS]
+    assert [options["segment"] for options in made] == 2 * sizes
+    assert [options["source"].stem for options in made[::5]] == spoken.DEV
     with pytest.raises(SystemExit, match="give the folder with the sets"):
         run(monkeypatch, "conditions", tmp_path / "none")
 
