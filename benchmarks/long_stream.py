@@ -25,7 +25,7 @@ from measurements import save
 from waitinfo.cli.display import progress_bar
 from waitinfo.cli.loading import load, use_threads
 from waitinfo.evaluation.conditions import Condition
-from waitinfo.evaluation.documents import LONG, DocumentEvaluation, Documents
+from waitinfo.evaluation.documents import LONG, DocumentEvaluation, Documents, ShownWords
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
 from waitinfo.evaluation.latency import length_adaptive_average_lagging
 from waitinfo.evaluation.quality import bleu
@@ -33,7 +33,6 @@ from waitinfo.evaluation.trace import WordTrace
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import WordCount
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
 
@@ -63,29 +62,22 @@ class Run:
 
     def __init__(self, every: int) -> None:
         self.every = every
-        self.words: list[str] = []
-        self.delays: list[int] = []
+        self.shown = ShownWords()
         self.rows: list[dict[str, float]] = []
         self.kinds: Counter[str] = Counter()
         self.lag = 0  # the most source tokens that a window was ahead of its target
-        self._count = WordCount()
 
     def take(self, events: list[Event]) -> None:
         for event in events:
             self.kinds[event.kind if event.reason is None else event.reason] += 1
             self.lag = max(self.lag, event.lag)
-            if event.kind == "READ":
-                self._count.read(event)
-            elif event.word:
-                shown = event.word.split()
-                self.words += shown
-                self.delays += [self._count.words] * len(shown)
+            self.shown.take(event)
 
     def measure(self, read: int, began: float) -> None:
         self.rows.append(
             {
                 "read": read,
-                "written": len(self.words),
+                "written": len(self.shown.words),
                 "seconds": round(time.process_time() - began, 1),
                 "MiB": round(memory(), 1),
             }
@@ -108,7 +100,8 @@ def stream(
                 run.measure(done, began)
         run.take(open_stream.finish())
     run.measure(len(words), began)
-    return WordTrace(run.words, run.delays, len(words), " ".join(run.words))
+    shown = run.shown
+    return WordTrace(shown.words, shown.delays, len(words), " ".join(shown.words))
 
 
 def add_lags(

@@ -34,7 +34,7 @@ from waitinfo.evaluation.trace import WordTrace
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import WordCount
+from waitinfo.streaming.lag import ENDS, WordCount
 from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
@@ -76,19 +76,40 @@ class Documents:
         return cls(tuple(range(group[0], group[-1] + 1) for group in numbers))
 
 
-def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
-    """The words of a stream, and the source words that had been read when each was shown."""
-    count = WordCount()
-    words: list[str] = []
-    delays: list[int] = []
-    for event in events:
+class ShownWords:
+    """The words that a stream shows, and how many source words had come when each was shown."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.delays: list[int] = []
+        self._count = WordCount()
+        self._waiting = 0  # a full window moves on when a word comes that does not fit
+        self._ended = 0  # words shown when the source of this window ended
+
+    def take(self, event: Event) -> None:
+        count = self._count
         if event.kind == "READ":
             count.read(event)
+            self._waiting = 0
+            if event.token == ENDS:
+                self._ended = len(self.words)
+        elif event.kind == "MOVE" and event.written:
+            self._waiting = int(not count.inside)
+        elif event.kind == "MOVE" and not event.read:  # it was ended, because that word came
+            late = self.delays[self._ended :]
+            self.delays[self._ended :] = [delay + (not count.inside) for delay in late]
         elif event.word:
             shown = event.word.split()
-            words += shown
-            delays += [count.words] * len(shown)
-    return WordTrace(words, delays, source_words, " ".join(words))
+            self.words += shown
+            self.delays += [count.words + self._waiting] * len(shown)
+
+
+def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
+    """The words of a stream, and the source words that had come when each was shown."""
+    shown = ShownWords()
+    for event in events:
+        shown.take(event)
+    return WordTrace(shown.words, shown.delays, source_words, " ".join(shown.words))
 
 
 def repeated(words: Sequence[str], order: int = 4) -> tuple[int, int]:

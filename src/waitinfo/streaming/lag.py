@@ -125,12 +125,12 @@ class WordCount:
 
     def __init__(self) -> None:
         self.words = 0
-        self._inside = False  # the last token has not ended its word
+        self.inside = False  # the last token has not ended its word
 
     def read(self, event: Event) -> None:
         if event.token != ENDS:
-            self.words += not self._inside
-            self._inside = event.word is None
+            self.words += not self.inside
+            self.inside = event.word is None
 
 
 class Turn(NamedTuple):
