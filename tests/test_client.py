@@ -17,7 +17,9 @@ import pytest
 from tests.serving import Running, running, toy_hub, wait_for
 from tests.streams import record, some_text, toy_model
 from waitinfo import AsyncClient, Client, Translator, WaitinfoError
+from waitinfo.client.clients import FIELDS
 from waitinfo.client.replay import Replay
+from waitinfo.serving import protocol
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.server import bind
 
@@ -229,6 +231,26 @@ def test_errors_are_told_at_once(server: Running) -> None:
         pytest.raises(WaitinfoError, match="cannot be reached"),
     ):
         client.translate("ba")
+
+
+def test_unknown_options_are_refused(server: Running) -> None:
+    assert set(FIELDS) == protocol.Start.model_fields.keys() - {"type", "version", "resume"}
+    with Client(server.url) as client, pytest.raises(WaitinfoError, match="option 'segment'"):
+        client.stream(segment="none")
+    with Client(server.url, segment="none") as client, pytest.raises(WaitinfoError, match="option"):
+        client.translate("ba")
+
+
+def test_a_dial_replaces_a_lag(server: Running) -> None:
+    """Also for the next connection, which would be refused with both."""
+
+    async def run() -> dict:
+        async with AsyncClient(server.url) as client, client.stream(lag=4.0) as stream:
+            stream.k = 2
+            return stream._start
+
+    start = asyncio.run(run())
+    assert (start["k"], start["lag"]) == (2, None)
 
 
 def test_keys() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from waitinfo.client.address import Address
 from waitinfo.client.remote import AsyncRemoteStream
+from waitinfo.errors import unknown
 from waitinfo.streaming.event import Event, shown_text
 
 T = TypeVar("T")
@@ -17,6 +18,7 @@ T = TypeVar("T")
 PATIENCE = 60.0  # seconds to go on trying to connect
 HISTORY = 2000  # translated words that a stream remembers
 TOGETHER = 8  # texts translated at a time
+FIELDS = ("model", "system", "k", "lag", "segmenter", "trace", "room")  # of `start`
 
 
 class AsyncClient:
@@ -45,6 +47,8 @@ class AsyncClient:
     ) -> AsyncRemoteStream:
         """Open a stream at dial k; `options` are further fields of `start` (docs/serving.md)."""
         start = {"k": k, **self._options, **options}
+        for name in start.keys() - set(FIELDS):
+            raise unknown("option", name, FIELDS)  # the server would ignore it
         if k is not None and "lag" not in options:
             start["lag"] = None  # this stream has a dial of its own
         start = {name: value for name, value in start.items() if value is not None}

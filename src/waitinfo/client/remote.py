@@ -105,7 +105,7 @@ class AsyncRemoteStream:
 
     @k.setter
     def k(self, value: float) -> None:
-        self._start["k"] = value
+        self._start |= {"k": value, "lag": None}  # for the next connection
         self._send({"type": "set", "k": value})
 
     @property
