@@ -77,7 +77,8 @@ def translate(
         str,
         typer.Option(
             help="Where sentences end: punctuation; pause or pause:SECONDS; none or none:TOKENS, "
-            "a sliding window; auto, punctuation where the text has it; whole, with the line."
+            "a sliding window; auto or auto:TOKENS, punctuation where the text has it, else a "
+            "window; whole, with the line."
         ),
     ] = "auto",
     beam: Annotated[int, typer.Option(help="Beam width, for full-sentence models.")] = 1,

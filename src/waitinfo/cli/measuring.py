@@ -42,7 +42,7 @@ def evaluate(
         ),
     ] = None,
     segment: Annotated[
-        str, typer.Option(help="How documents are divided: auto, punctuation, none, none:TOKENS.")
+        str, typer.Option(help="How documents are divided: as translate --segment.")
     ] = "auto",
     condition: Annotated[
         str | None,

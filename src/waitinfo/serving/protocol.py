@@ -198,7 +198,7 @@ class Ended(Message):
     """The last message."""
 
     type: Literal["ended"] = "ended"
-    reason: str = Field(description="end, idle, closing or error.")
+    reason: str = Field(description="end, idle, closing, full or error.")
 
 
 Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended

@@ -224,7 +224,8 @@ def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
             if before != value:
                 raise WaitinfoError(
                     f"--resume: {section}.{key} is {value} but the run was started with {before}; "
-                    "only length, learning rate and logging may change"
+                    "its length, learning rate and device may change, and how often it saves, "
+                    "validates and logs"
                 )
 
 
