@@ -161,8 +161,11 @@ def amount(run: dict[str, Any]) -> str:
 def packing(facts: Facts) -> str:
     """What packing costs."""
     packed = facts.at(NEWS)
-    whole = next((p for p in facts.points if p["name"] == f"{facts.name}-float32"), None)
-    if packed is None or whole is None:
+    if packed is None:
+        return ""
+    unpacked = f"{facts.name}-float32", packed["k"]
+    whole = next((p for p in facts.points if (p["name"], p["k"]) == unpacked), None)
+    if whole is None:
         return ""
     before, after = (point["quality"]["BLEU"] for point in (whole, packed))
     return f"**Packing** changes BLEU from {before:.2f} to {after:.2f} (newstest2015, K = 5).\n\n"
