@@ -10,6 +10,8 @@ import argparse
 import json
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,13 @@ def add_shards(corpora: list[Corpus], out: Path) -> list[dict[str, Any]]:
     return shards
 
 
+def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
 def join(corpora: list[Corpus], out: Path) -> None:
     first = corpora[0]
     for other in corpora[1:]:
@@ -67,6 +76,7 @@ def join(corpora: list[Corpus], out: Path) -> None:
     manifest = first.manifest | {
         "splits": {**first.manifest["splits"], "train": train},
         "tagged": sum(corpus.manifest.get("tagged", 0) for corpus in corpora),
+        "copies": sum_counts(corpus.manifest.get("copies", {}) for corpus in corpora),
         "joined": [{k: m[k] for k in ("dropped", "inputs", "options")} for m in others],
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"

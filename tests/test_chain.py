@@ -146,7 +146,7 @@ def test_joined_corpora_hold_the_pairs_of_both(tmp_path: Path) -> None:
     tables = [write_pairs(tmp_path / f"{n}.tsv", toy_pairs(60, n)) for n in (1, 2)]
     options = PrepareOptions(vocab="bpe:300", shard_mib=0.0005)
     prepare(ParallelText(tsv=tables[:1]), tmp_path / "one", options)
-    other = PrepareOptions(vocabulary_from=tmp_path / "one")
+    other = PrepareOptions(vocabulary_from=tmp_path / "one", spoken=0.5)
     prepare(ParallelText(tsv=tables[1:], tagged=tables[1:]), tmp_path / "two", other)
     prepare(ParallelText(tsv=tables[1:]), tmp_path / "foreign", PrepareOptions(vocab="bpe:290"))
     assert not script("join", tmp_path / "both", tmp_path / "one", tmp_path / "two").returncode
@@ -158,6 +158,7 @@ def test_joined_corpora_hold_the_pairs_of_both(tmp_path: Path) -> None:
         assert found == parts[0] + parts[1]
     assert both.dev_text() == one.dev_text()
     assert both.token_counts("source")[both.vocabulary.source.tag] == len(two.train)
+    assert both.manifest["copies"] == two.manifest["copies"] and two.manifest["copies"]["spoken"]
     entry, *entries = (c.manifest["splits"]["train"] for c in (both, one, two))
     for key in ("pairs", "source_tokens", "target_tokens"):
         assert entry[key] == sum(e[key] for e in entries)
