@@ -20,7 +20,7 @@ from waitinfo.streaming.replay import DialState, Replay
 from waitinfo.systems import System, check_dial
 
 SPAN = 25  # words shown after which a lag is measured within a sentence
-GAIN = 0.1  # share of the accumulated error that is corrected at a time
+GAIN = 0.025  # share of the accumulated error that is corrected at a time
 STEP = 1.0  # words of lag by which the dial is turned at a time, at most
 ENDS = "</s>"
 REMEMBERED = 4096  # sentences whose first state is kept, for streams whose events wait
