@@ -268,6 +268,12 @@ def conditions(results: Path) -> dict[str, str]:
     return {"conditions/table.md": table(CONDITION_HEADS, condition_rows(points))}
 
 
+def students(results: Path) -> dict[str, str]:
+    """The models in the box before and after they went on, on the development sets."""
+    points = read_points([results / "students" / "points.jsonl"])
+    return {"students/table.md": table(CONDITION_HEADS, condition_rows(points))}
+
+
 def windows(results: Path) -> dict[str, str]:
     """BLEU and lag by the size of the window, for streams without sentence ends."""
     points = read_points([results / "windows" / "points.jsonl"])
@@ -291,7 +297,8 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     """Every table and picture by its path under results/."""
     found: dict[str, Output] = {}
     for experiment in (multi30k, norm_before, de_en, ablations, en_vi, ingredients, conditions,
-                       windows, held_lags, box, before_and_after, *drawn.EXPERIMENTS):  # fmt: skip
+                       students, windows, held_lags, box, before_and_after,
+                       *drawn.EXPERIMENTS):  # fmt: skip
         found |= experiment(results)
     return found
 

@@ -130,7 +130,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
         ("multi30k", "wait-k-5"), ("multi30k-norm-before", "wait-info"), ("de-en", "multipath"),
         ("de-en-ablations", "no-floor"), ("en-vi", "multipath"),
         ("multi30k-ablations", "wait-info"), ("authors-code", "wait-info"),
-        ("conditions", "de-en"), ("lag", "de-en"),
+        ("conditions", "de-en"), ("lag", "de-en"), ("students", "de-en-0.3"), ("windows", "de-en"),
         *(("box", model) for model in boxed_models()),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
@@ -243,7 +243,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 12 + bool(boxed_models())
+    assert len(files) == 14 + bool(boxed_models())
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path

@@ -49,11 +49,11 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         assert path == typed("translate", "--show", "path", "--k", "3", SENTENCE)
         paced = typed("translate", "--server", url, "--pace", "50", SENTENCE)
         assert paced == typed("translate", "--pace", "50", SENTENCE)
-        for options in (["--segment", "none"], ["--segment", "whole"], ["--lag", "3"]):
+        for options in (["--segment", "none"], ["--segment", "whole"], ["--lag", "4"]):
             shown = ["--show", "path", *options, *SEVERAL]
             there = typed("translate", "--server", url, *shown)
             assert there == typed("translate", *shown) and there[0] == 0, options
-        with Client(url, lag=3.0) as client:
+        with Client(url, lag=4.0) as client:
             assert client.translate(SENTENCE) == client.translate(SENTENCE, k=5)
         status, _, told = typed("translate", "--server", url, "--lag", "99", SENTENCE)
         assert status == 2 and "calibrated for lags" in told

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waitinfo.streaming.stream import Stream
     from waitinfo.streaming.translator import Translator, load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "AsyncClient",
     "AsyncTranslator",
