@@ -27,11 +27,15 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
 from waitinfo.evaluation.latency import Lags, degeneracy, yet_another_average_lagging
 from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.saving import LoadedModel
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.progress import Silent
 from waitinfo.streaming.translator import Translator
 
 __all__ = ["loaded", "test_set"]  # fixtures
+
+TALK = """und dann haben wir gestern lange über den bericht gesprochen den die kommission vorgelegt
+    hat aber niemand war damit zufrieden deshalb treffen wir uns morgen noch einmal """
 
 # Documents
 
@@ -159,6 +163,29 @@ def test_documents_divided_as_asked(loaded: LoadedModel, test_set: TestSet, segm
     assert evaluation.settings(Decoding(2.0)).get("segment", "auto") == segment
 
 
+@pytest.mark.parametrize("segment", ["none:24", "auto:24", "punctuation"])
+def test_delays_where_a_word_does_not_fit(segment: str) -> None:
+    """The bundled model without sentence ends: windows move on, and full sentences are ended."""
+    words = (TALK * 4).split()
+    translator = Translator(load_model(find_model("de-en")), streams=1, capacity=48)
+    stream = translator.stream(5.0, segment=segment, history=None)
+    expected = live_delays(stream, words)
+    trace = document_trace(stream.trace, len(words))
+    assert (trace.words, trace.delays) == expected
+    moves = [event for event in stream.trace if event.kind == "MOVE"]
+    assert any(event.written for event in moves) or (segment == "punctuation" and not moves)
+
+
+def test_points_divided_in_another_way_are_not_taken(
+    loaded: LoadedModel, test_set: TestSet, tmp_path: Path
+) -> None:
+    documents, output = Documents.parse("all", 5), FolderOutput(tmp_path)
+    other = DocumentEvaluation(loaded, test_set, documents, segment="none:8")
+    evaluate_documents(other, Decoding(2.0), output)
+    with pytest.raises(WaitinfoError, match="another window and segment"):
+        evaluate_documents(DocumentEvaluation(loaded, test_set, documents), Decoding(2.0), output)
+
+
 def test_a_file_has_no_pauses(loaded: LoadedModel, test_set: TestSet) -> None:
     with pytest.raises(WaitinfoError, match="come without pauses"):
         DocumentEvaluation(loaded, test_set, Documents.parse("all", 5), segment="pause:2")
@@ -275,6 +302,8 @@ def test_calibrating_and_asking_for_a_lag(
         (("--documents", "2", "--condition", "lower", "--out", out), "--documents: not used"),
         (("--documents", "2", "--rate", "3", "--out", out), "not with documents"),
         (("--segment", "none", "--out", out), "--segment: for documents alone"),
+        (("--documents", "2", "--segment", "some", "--out", out), "unknown segment 'some'"),
+        (("--calibrate", "--segment", "none"), "--calibrate: leave out"),
     ):
         with pytest.raises(SystemExit):
             main(evaluate(loaded, test_set, *options))

@@ -39,6 +39,7 @@ from waitinfo.model.calibration import write_calibration
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
 from waitinfo.streaming.lag import Dials
+from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import check_dial
 
 BLOCK = "25"  # lines of a document where --documents does not say
@@ -161,6 +162,7 @@ def _conditions(request: Request) -> list[Condition]:
     in_documents = [condition for condition in chosen if condition.documents]
     if request.documents is not None and not in_documents:
         raise WaitinfoError(f"--documents: not used by --condition {request.condition}")
+    Segmentation.parse(request.segment)
     if request.segment != AUTO and len(in_documents) < len(chosen):
         raise WaitinfoError("--segment: for documents alone; a sentence is never divided")
     if in_documents and (request.rate is not None or request.comet or request.label):
@@ -188,8 +190,10 @@ def _decodings(request: Request, loaded: LoadedModel) -> list[Decoding]:
 def _calibrate(request: Request) -> None:
     """Measure the lag of dial values and store it in the model folder."""
     others = (request.lag, request.documents, request.condition, request.out)
-    if any(value is not None for value in others) or request.beam > 1:
-        raise WaitinfoError("--calibrate: leave out --out, --lag, --documents, --condition, --beam")
+    if any(value is not None for value in others) or request.beam > 1 or request.segment != AUTO:
+        raise WaitinfoError(
+            "--calibrate: leave out --out, --lag, --documents, --segment, --condition, --beam"
+        )
     test = TestSet.read(request.source, request.reference)
     check_installed()
     use_threads(request.threads)

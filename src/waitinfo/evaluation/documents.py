@@ -34,9 +34,9 @@ from waitinfo.evaluation.trace import WordTrace
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import ENDS, WordCount
+from waitinfo.streaming.lag import ENDS, GAIN, WordCount
 from waitinfo.streaming.observer import Observer, RoundStats
-from waitinfo.streaming.segmenter import Segmentation
+from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines
 
@@ -77,31 +77,44 @@ class Documents:
 
 
 class ShownWords:
-    """The words that a stream shows, and how many source words had come when each was shown."""
+    """The words that a stream shows, and how many source words had come when each was shown.
+
+    A full window moves on, or a sentence that fills the whole capacity is ended, when a word comes
+    that does not fit. It is read later, but it has come.
+    """
 
     def __init__(self) -> None:
         self.words: list[str] = []
         self.delays: list[int] = []
         self._count = WordCount()
-        self._waiting = 0  # a full window moves on when a word comes that does not fit
-        self._ended = 0  # words shown when the source of this window ended
+        self._waiting = 0  # words that have come and are not read
+        self._ended: int | None = None  # words shown when the source ended, until it goes on
+        self._last = ""  # source word
 
     def take(self, event: Event) -> None:
         count = self._count
-        if event.kind == "READ":
+        if event.kind == "READ" and event.token == ENDS:
+            self._ended = len(self.words)
+        elif event.kind == "READ":
+            if self._ended is not None and not ends_sentence(self._last):
+                self._delay()
             count.read(event)
-            self._waiting = 0
-            if event.token == ENDS:
-                self._ended = len(self.words)
-        elif event.kind == "MOVE" and event.written:
-            self._waiting = int(not count.inside)
-        elif event.kind == "MOVE" and not event.read:  # it was ended, because that word came
-            late = self.delays[self._ended :]
-            self.delays[self._ended :] = [delay + (not count.inside) for delay in late]
+            self._waiting, self._ended = 0, None
+            self._last = event.word or self._last
+        elif event.kind == "MOVE":
+            if self._ended is not None:
+                self._delay()
+            self._waiting = int(event.written > 0 and not count.inside)
+            self._ended = None
         elif event.word:
             shown = event.word.split()
             self.words += shown
             self.delays += [count.words + self._waiting] * len(shown)
+
+    def _delay(self) -> None:
+        """The source ended because a word came that did not fit."""
+        late = self.delays[self._ended :]
+        self.delays[self._ended :] = [delay + (not self._count.inside) for delay in late]
 
 
 def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
@@ -152,8 +165,13 @@ class DocumentEvaluation(Evaluation):
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
         starts = (str(members.start) for members in self.documents.ranges)
-        segment = {} if self.segment == AUTO else {"segment": self.segment}
-        return {**super().settings(decoding), "documents": sha256_lines(starts), **segment}
+        found = {**super().settings(decoding), "documents": sha256_lines(starts)}
+        found["window"] = Segmentation.parse(self.segment).window
+        if self.segment != AUTO:
+            found["segment"] = self.segment
+        if decoding.lag is not None:
+            found["gain"] = GAIN
+        return found
 
     # Translation
 

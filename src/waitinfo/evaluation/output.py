@@ -89,7 +89,8 @@ class Output(ABC):
         point = None if self.overwrite else self.find(key)
         if point is None:
             return None
-        differing = [name for name in settings if point["settings"].get(name) != settings[name]]
+        old = point["settings"]
+        differing = [n for n in {**settings, **old} if old.get(n) != settings.get(n)]
         if differing:
             raise WaitinfoError(
                 f"{self.place}: contains a point {key.stem} with another "
