@@ -241,16 +241,28 @@ def test_unknown_options_are_refused(server: Running) -> None:
         client.translate("ba")
 
 
-def test_a_dial_replaces_a_lag(server: Running) -> None:
-    """Also for the next connection, which would be refused with both."""
+@pytest.mark.parametrize(
+    ("common", "own", "k", "lag"),
+    [
+        ({"k": 3}, {}, 3, None),
+        ({"k": 3}, {"k": 5}, 5, None),
+        ({"k": 3}, {"lag": 4.0}, None, 4.0),
+        ({"lag": 4.0}, {}, None, 4.0),
+        ({"lag": 4.0}, {"k": 5}, 5, None),
+    ],
+)
+def test_a_stream_has_a_dial_or_a_lag(
+    server: Running, common: dict, own: dict, k: float | None, lag: float | None
+) -> None:
+    """Its own before the client's; a dial that is set later replaces a lag for good."""
 
-    async def run() -> dict:
-        async with AsyncClient(server.url) as client, client.stream(lag=4.0) as stream:
+    async def run() -> None:
+        async with AsyncClient(server.url, **common) as client, client.stream(**own) as stream:
+            assert (stream._start.get("k"), stream._start.get("lag")) == (k, lag)
             stream.k = 2
-            return stream._start
+            assert (stream._start["k"], stream._start.get("lag")) == (2, None)
 
-    start = asyncio.run(run())
-    assert (start["k"], start["lag"]) == (2, None)
+    asyncio.run(run())
 
 
 def test_keys() -> None:

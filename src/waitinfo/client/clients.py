@@ -46,11 +46,13 @@ class AsyncClient:
         **options: Any,
     ) -> AsyncRemoteStream:
         """Open a stream at dial k; `options` are further fields of `start` (docs/serving.md)."""
-        start = {"k": k, **self._options, **options}
+        start = {**self._options, **options}
         for name in start.keys() - set(FIELDS):
             raise unknown("option", name, FIELDS)  # the server would ignore it
-        if k is not None and "lag" not in options:
-            start["lag"] = None  # this stream has a dial of its own
+        if "lag" in options:  # this stream has a lag of its own, or a dial
+            start["k"] = k
+        elif k is not None:
+            start |= {"k": k, "lag": None}
         start = {name: value for name, value in start.items() if value is not None}
         return AsyncRemoteStream(self._address, start, raw, self._patience, history)
 
