@@ -138,6 +138,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--install", action="store_true", help="copy it into src/waitinfo/models")
     parser.add_argument("--dry-run", action="store_true", help="print the commands to run")
     given = parser.parse_args()
+    for folder in given.before:
+        if not (folder / "metrics.jsonl").exists():
+            sys.exit(f"--before {folder}: no metrics.jsonl there")
     given.work = given.work or given.run / "box"
     return given
 

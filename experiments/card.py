@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -224,10 +225,10 @@ def transcript(facts: Facts) -> str:
 
 
 def lags(facts: Facts) -> list[float]:
-    """The calibrated lags, smallest and largest."""
+    """The calibrated lags, smallest and largest, in tenths that can be asked for."""
     systems = json.loads((facts.packed / "calibration.json").read_text("utf-8"))["systems"]
     found = [point["lag"] for system in systems.values() for point in system["points"]]
-    return [min(found), max(found)]
+    return [math.ceil(10 * min(found)) / 10, math.floor(10 * max(found)) / 10]
 
 
 def wrapped(text: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from swap import SIDES
 from waitinfo.text.corpus import MANIFEST, Corpus
 
+COPIES = ("copies", "dropped_copies")
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 
 
@@ -76,8 +77,10 @@ def join(corpora: list[Corpus], out: Path) -> None:
     manifest = first.manifest | {
         "splits": {**first.manifest["splits"], "train": train},
         "tagged": sum(corpus.manifest.get("tagged", 0) for corpus in corpora),
-        "copies": sum_counts(corpus.manifest.get("copies", {}) for corpus in corpora),
-        "joined": [{k: m[k] for k in ("dropped", "inputs", "options")} for m in others],
+        **{key: sum_counts(c.manifest.get(key, {}) for c in corpora) for key in COPIES},
+        "joined": [
+            {k: m[k] for k in ("dropped", "inputs", "options", *COPIES) if k in m} for m in others
+        ],
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (partial / MANIFEST).write_text(text, "utf-8")
