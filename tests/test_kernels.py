@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
 from waitinfo.systems import LossContext, System, build_system
+from waitinfo.systems.mma.attention import expected_alignment, lookback, stop_probability
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
@@ -159,6 +160,30 @@ def test_linear_relu(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     same(kernels.linear_relu(x, weight, bias), expected, [x, weight, bias])
 
 
+@pytest.mark.parametrize(("targets", "sources"), [(1, 1), (7, 5), (12, 33), (40, 130)])
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_monotonic_attention(targets: int, sources: int, scale: float) -> None:
+    """The walks of MMA's heads and their lookback, with energies of any size, against float64."""
+    torch.manual_seed(1)
+    visible = torch.tensor([sources, sources // 2 + 1], device=DEVICE)[:, None, None]
+    stop, soft = (
+        (scale * torch.randn(2, 3, targets, sources, device=DEVICE)).requires_grad_()
+        for _ in range(2)
+    )
+    stop_exact, soft_exact = (x.detach().double().requires_grad_() for x in (stop, soft))
+    alpha = kernels.expected_alignment(stop_probability(stop, visible))
+    beta = kernels.lookback(alpha, soft)
+    exact_alpha = expected_alignment(stop_probability(stop_exact, visible))
+    exact_beta = lookback(exact_alpha, soft_exact)
+    weights = torch.randn(beta.shape, device=DEVICE)
+    by = [*torch.autograd.grad((beta * weights + alpha * weights.flip(-1)).sum(), [stop, soft])]
+    exact = (exact_beta * weights.double() + exact_alpha * weights.double().flip(-1)).sum()
+    by_exact = [*torch.autograd.grad(exact, [stop_exact, soft_exact])]
+    pairs = zip([alpha, beta, *by], [exact_alpha, exact_beta, *by_exact], strict=True)
+    for found, right in pairs:
+        assert (found.double() - right).norm() <= 1e-4 * right.norm() + 1e-6
+
+
 @pytest.mark.parametrize(("rows", "width"), [(1, 7), (256, 16), (600, 40)])
 def test_sum_parts(rows: int, width: int) -> None:
     torch.manual_seed(1)
@@ -242,6 +267,7 @@ def test_a_fused_model_computes_the_same(
         found.append((total.detach().double(), torch.cat(gradients).double()))
     expected = {"_AttentionBackward", "_LinearReluBackward"}
     expected |= {"_AddNormBackward"} if norm == "post" else set()
+    expected |= {"_LookbackBackward"} if name == "mma" else set()
     assert expected <= used[0] and not expected & used[1]
     (value, gradient), (exact_value, exact_gradient) = found
     assert (value - exact_value).abs() < TOLERANCE * exact_value

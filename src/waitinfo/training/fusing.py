@@ -13,6 +13,7 @@ from waitinfo.model import kernels
 from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from waitinfo.model.transformer import Transformer
+from waitinfo.systems.mma.attention import MonotonicAttention, expected_alignment, lookback
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 to TF32
@@ -29,6 +30,8 @@ def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
             module.attend = _self_attend
         elif isinstance(module, CrossAttention):
             module.attend = _attend
+            if isinstance(module, MonotonicAttention):
+                module.align, module.look_back = _align, _look_back
         elif isinstance(module, FeedForward):
             module.linear_relu = _linear_relu
         if isinstance(module, EncoderLayer | DecoderLayer):
@@ -135,6 +138,18 @@ def _self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: fl
     if not _fits(packed.shape[1], packed.shape[-1], dropout, packed, bias):
         return self_attend(projected, heads, bias, dropout)
     return kernels.self_attention(packed, bias, bias is None).flatten(2)
+
+
+def _align(p: Tensor) -> Tensor:
+    return kernels.expected_alignment(p) if _short(p) else expected_alignment(p)
+
+
+def _look_back(alpha: Tensor, energies: Tensor) -> Tensor:
+    return (kernels.lookback if _short(alpha) else lookback)(alpha, energies)
+
+
+def _short(p: Tensor) -> bool:
+    return p.shape[-1] <= kernels.MOST_SOURCES and p.dtype == torch.float32
 
 
 def _linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:

@@ -12,6 +12,17 @@ H200.
 from waitinfo.model.kernels.attention import MOST_KEYS, attention, self_attention
 from waitinfo.model.kernels.feed_forward import linear_relu
 from waitinfo.model.kernels.loss import token_terms
+from waitinfo.model.kernels.monotonic import MOST_SOURCES, expected_alignment, lookback
 from waitinfo.model.kernels.residual import add_norm
 
-__all__ = ["MOST_KEYS", "add_norm", "attention", "linear_relu", "self_attention", "token_terms"]
+__all__ = [
+    "MOST_KEYS",
+    "MOST_SOURCES",
+    "add_norm",
+    "attention",
+    "expected_alignment",
+    "linear_relu",
+    "lookback",
+    "self_attention",
+    "token_terms",
+]

@@ -10,6 +10,7 @@ is set to 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -26,62 +27,37 @@ from waitinfo.model.attention import (
     split_heads,
 )
 
-BLOCK_ELEMENTS = 2**24  # elements of the products stored at a time
 THRESHOLD = 0.5  # smallest p at which a head stops, if no dial is given
 
 
 class _ExpectedAlignment(torch.autograd.Function):
-    """The recursion of `expected_alignment`, which stores only its input and its result."""
+    """The recursion of `expected_alignment`, which stores only p and q."""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor) -> Tensor:
         before = torch.zeros_like(p[:, :, 0])  # alpha_i-1; the walk starts on the first token
         before[..., 0] = 1
-        alpha = torch.empty_like(p)
-        for i, passing in _passing(p, range(p.shape[2])):
-            before = p[:, :, i] * (passing * before[..., None, :]).sum(-1)
-            alpha[:, :, i] = before
-        ctx.save_for_backward(p, alpha)
-        return alpha
+        arriving = torch.empty_like(p)
+        passing = F.pad(1 - p[..., :-1], (1, 0))  # from j - 1 to j
+        for i in range(p.shape[2]):
+            arriving[:, :, i] = _scan(before, passing[:, :, i])
+            before = p[:, :, i] * arriving[:, :, i]
+        ctx.save_for_backward(p, arriving)
+        return p * arriving
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        p, alpha = ctx.saved_tensors
+        p, arriving = ctx.saved_tensors
         after = torch.zeros_like(p[:, :, 0])  # gradient of alpha_i through alpha_i+1
         result = torch.empty_like(p)
-        for i, passing in _passing(p, range(p.shape[2] - 1, -1, -1)):
-            if i:
-                before = alpha[:, :, i - 1]
-            else:
-                before = torch.zeros_like(after)
-                before[..., 0] = 1
-            q = (passing * before[..., None, :]).sum(-1)
-            arriving = gradients[0][:, :, i] + after
-            # Gradients use the same products, transposed.
-            after = (passing * (p[:, :, i] * arriving)[..., None]).sum(-2)
+        passing = F.pad(1 - p[..., :-1], (0, 1)).flip(-1)  # the adjoint runs from the end
+        for i in range(p.shape[2] - 1, -1, -1):
+            stopping = gradients[0][:, :, i] + after
+            after = _scan((p[:, :, i] * stopping).flip(-1), passing[:, :, i]).flip(-1)
             # p_ij stops the mass that arrives at j, so that it does not reach j + 1.
-            result[:, :, i] = q * (arriving - F.pad(after[..., 1:], (0, 1)))
+            result[:, :, i] = arriving[:, :, i] * (stopping - F.pad(after[..., 1:], (0, 1)))
         return result
-
-
-def _passing(p: Tensor, order: range) -> Any:
-    """For each i in order: [B, H, S, S], the probability of moving from k (last dimension) to j.
-
-    It is the product of 1 - p_il over k <= l < j. These products may underflow safely, because
-    nothing divides by them.
-    """
-    size = p.shape[0] * p.shape[1] * p.shape[3] ** 2
-    block = max(1, BLOCK_ELEMENTS // size)
-    lower = torch.ones(p.shape[3], p.shape[3], device=p.device, dtype=torch.bool).tril()
-    for start in range(0, len(order), block):
-        rows = order[start : start + block]
-        first, last = min(rows), max(rows)
-        going = F.pad(1 - p[:, :, first : last + 1, :-1], (1, 0), value=1)  # into j, from j - 1
-        going = going[..., None].expand(*going.shape, p.shape[3])
-        products = torch.where(lower.tril(-1), going, 1).cumprod(-2).masked_fill_(~lower, 0)
-        for i in rows:
-            yield i, products[:, :, i - first]
 
 
 def expected_alignment(p: Tensor) -> Tensor:
@@ -162,6 +138,9 @@ class MonotonicAttention(CrossAttention):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__(width, heads, dropout)
         self.energy_bias = nn.Parameter(torch.full((heads,), self.energy_bias_start))
+        # Can be replaced by fused kernels.
+        self.align: Callable[[Tensor], Tensor] = expected_alignment
+        self.look_back: Callable[[Tensor, Tensor], Tensor] = lookback
 
     def forward(
         self, x: Tensor, memory: Memory, view: SourceView
@@ -180,7 +159,7 @@ class MonotonicAttention(CrossAttention):
         if self.training:
             # Noise makes the network learn energies far from 0, which give clear decisions.
             energies = energies + torch.randn_like(energies)
-        alpha = expected_alignment(stop_probability(energies, visible))
+        alpha = self.align(stop_probability(energies, visible))
         weights = self._expected_weights(queries, memory, view, alpha).to(memory.values.dtype)
         if self.training:
             weights = F.dropout(weights, self.dropout)
@@ -239,7 +218,7 @@ class LookbackAttention(MonotonicAttention):
     ) -> Tensor:
         energies = _scores(queries.chunk(2, -1)[1], memory.keys.chunk(2, -1)[1])
         # alpha is 0 beyond the visible prefix, so only the finite part of the bias matters.
-        return lookback(alpha, energies + view.bias.masked_fill(view.bias.isinf(), 0))
+        return self.look_back(alpha, energies + view.bias.masked_fill(view.bias.isinf(), 0))
 
 
 def _scores(queries: Tensor, keys: Tensor) -> Tensor:
