@@ -216,24 +216,27 @@ def of(score: float | None, whole: float | None) -> str:
 
 
 def condition_rows(points: list[Point]) -> Iterator[list[str]]:
-    """BLEU under each condition, to that of clean text, and of documents to that of sentences."""
+    """BLEU under each condition, to that of clean text, and of documents to that of sentences.
+
+    Each with the same dial.
+    """
     for (run, name), found in by_condition(points).items():
         scores, alone = (
-            {c: point["quality"].get(metric) for c, (point, *_) in found.items()}
+            {(c, p["k"]): p["quality"].get(metric) for c, here in found.items() for p in here}
             for metric in ("BLEU", "BLEU_words")
         )
         for condition in (c for c in ALL if c in found):
             for point in found[condition]:
-                quality, words = point["quality"], point["word"]
+                quality, words, k = point["quality"], point["word"], point["k"]
                 ends = condition.removeprefix("documents").removeprefix("-") or "clean"
                 repeats = point.get("documents", {}).get("repeated_4grams")
                 yield [
-                    run, name, condition, f"{point['k']:g}",
+                    run, name, condition, f"{k:g}",
                     f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",
-                    of(quality["BLEU"], scores.get("clean")),
-                    of(quality["BLEU"], scores.get(ends)) if ends != condition else "",
+                    of(quality["BLEU"], scores.get(("clean", k))),
+                    of(quality["BLEU"], scores.get((ends, k))) if ends != condition else "",
                     f"{quality['BLEU_words']:.2f}" if "BLEU_words" in quality else "",
-                    of(quality.get("BLEU_words"), alone.get("clean")),
+                    of(quality.get("BLEU_words"), alone.get(("clean", k))),
                     f"{quality['chrF']:.2f}", f"{words['LAAL']:.2f}",
                     f"{point['length_ratio']:.2f}",
                     "" if repeats is None else f"{100 * repeats:.1f}%",
