@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,6 +150,23 @@ def test_ending_early_skips_to_the_next_sentence(run: Path) -> None:
     pieces = record(translate(translator, text.split(), 1, raw=False))
     assert [e for e in whole if e[0] == "WRITE"] == [e for e in pieces if e[0] == "WRITE"]
     assert whole[-1][-1] == 1, "two sentences"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_caller_in_inference_mode(run: Path, dtype: str) -> None:
+    """A stream opened there goes on outside, and the other way round."""
+    text = ["ba be bi ", "bo. da ", "de di. "]
+    expected = record(translate(load(run, capacity=48, dtype=dtype), text, 3, raw=False))
+    with torch.inference_mode():
+        translator = load(run, capacity=48, dtype=dtype)
+        stream = translator.stream(3)
+        stream.push(text[0])
+    stream.push(text[1])
+    with torch.inference_mode():
+        stream.push(text[2])
+    stream.finish()
+    assert record(stream) == expected
+    assert record(translate(translator, text, 3, raw=False)) == expected
 
 
 def test_long_streams_reuse_one_slot(translator: Translator) -> None:

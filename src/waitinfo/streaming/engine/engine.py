@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.again import reads_again
@@ -49,6 +50,8 @@ class Engine(BaseEngine):
 
     state: Slots
 
+    @torch.no_grad()
+    @torch.inference_mode(False)  # slots are also changed outside of it
     def __init__(
         self,
         model: Transformer,

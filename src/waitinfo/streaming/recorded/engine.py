@@ -86,6 +86,8 @@ class RecordedEngine(BaseEngine):
 
     state: HostState
 
+    @torch.no_grad()
+    @torch.inference_mode(False)  # slots are also changed outside of it
     def __init__(
         self,
         model: Transformer,
