@@ -138,9 +138,8 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
             )
     made |= split(found["early-stop"])
     for other in found["significance"]["against"]:
-        certain = [at for at in other["at"] if at["p"] < 0.05]
-        some = [at for at in other["at"] if at["latency"] in SOME_AL]
-        shown = some if "catch_up" in other["name"] else certain or some
+        every = "catch_up" not in other["name"]
+        shown = [at for at in other["at"] if every or at["latency"] in SOME_AL]
         made[f"wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
 
