@@ -111,6 +111,17 @@ def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
     assert first[first.index("--runs") + 1] == "full,wait-info" and second[2] == "en-vi"
 
 
+def test_finished_runs_need_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = {"experiment": "en-vi", "data": "x", "minutes": 1.0, "seeds": [1, 2], "turn": 1}
+    stages = [{**stage, "runs": "wait-info"}, {**stage, "runs": "full,multipath"}]
+    done = {("wait-info", 1), ("wait-info", 2), ("full", 1)}
+    monkeypatch.setattr(make.Maker, "scored", lambda _, stage, run, seed: (run, seed) in done)
+    (job,) = maker_in(tmp_path).preparations(stages)
+    assert job.command[job.command.index("--runs") + 1] == "full,multipath"
+    done |= {("full", 2), ("multipath", 1), ("multipath", 2)}
+    assert not list(maker_in(tmp_path).preparations(stages))
+
+
 def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
     """By hand: 30 at AL 2 and 34 at AL 6, over curves of 29 to 35 and of constant 31."""
     claims, catch_up = load_script("paper/claims"), "multipath-by-catch-up-of-6"

@@ -102,15 +102,20 @@ class Maker:
         return runner.scored(next(known for known in experiment["runs"] if known["run"] == run))
 
     def preparations(self, stages: Sequence[Stage]) -> Iterator[Job]:
+        """The corpora of all runs that are still to be made."""
         together: dict[str, list[Stage]] = {}
         for stage in filter(trains, stages):
             together.setdefault(stage["experiment"], []).append(stage)
         for name, same in together.items():
-            runs = ",".join(
-                dict.fromkeys(run for stage in same for run in stage["runs"].split(","))
+            missing = dict.fromkeys(
+                run
+                for stage in same
+                for run in stage["runs"].split(",")
+                if not all(self.scored(stage, run, seed) for seed in stage["seeds"])
             )
-            command = [*self.experiment(same[0], runs, same[0]["seeds"][0]), "--prepare"]
-            yield Job(f"corpora of {name}", command)
+            if missing:
+                runs = self.experiment(same[0], ",".join(missing), same[0]["seeds"][0])
+                yield Job(f"corpora of {name}", [*runs, "--prepare"])
 
     def others(self, stages: Sequence[Stage]) -> Iterator[Job]:
         """What follows the training, one after the other."""
