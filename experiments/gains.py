@@ -16,7 +16,8 @@ from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import Point
 
 DEV, TEST = "newstest2013", "newstest2015"
-AT, TEST_AT = (3, 5, 8), (3, 4, 5, 6)  # AL
+AT = (3, 5, 8)  # AL
+TEST_AT = {"AL": (3, 4, 5, 6), "DAL": (5, 6, 7, 8)}
 BASE = "all"
 # Text: every run adds to the one before it.
 TEXT = ("europarl", "parallel", "back-translated", "distilled", "spoken", BASE)
@@ -28,8 +29,9 @@ TITLES = {
     "distilled": "+ the teacher's translations",
     "spoken": "+ spoken copies",
     BASE: "+ windows: all text",
-    "confidence-prefix": "`system.confidence=prefix`",
-    "confidence-relative": "`system.confidence=relative`",
+    "confidence-prefix": "`system.confidence=prefix`, power 1",
+    "confidence-prefix-half": "`system.confidence=prefix`, power 1/2",
+    "confidence-relative": "`system.confidence=relative`, power 1",
     "curriculum": "`system.curriculum_updates=1000`",
     "four-draws": "`system.draws=4`",
     "no-info-dropout": "`model.info_dropout=false`",
@@ -64,10 +66,10 @@ class Gains:
             found[point["set"], point["name"]][point["seed"]].append(point)
         return cls(found)
 
-    def at(self, name: str, run: str, lag: float) -> list[float]:
+    def at(self, name: str, run: str, lag: float, axis: str = "AL") -> list[float]:
         """BLEU at a lag, of every seed whose curve reaches it."""
         seeds = self.found.get((name, run), {})
-        curves = [make_curves(seeds[seed], "paper.AL", "BLEU")[0] for seed in sorted(seeds)]
+        curves = [make_curves(seeds[seed], f"paper.{axis}", "BLEU")[0] for seed in sorted(seeds)]
         return [score for curve in curves if (score := curve.at(lag)) is not None]
 
     def documents(self, condition: str, run: str) -> list[float]:
@@ -142,16 +144,17 @@ def noise(gains: Gains) -> Table | None:
     return (title, ["", *HEADS], [["all text", *cells]]) if seeds > 1 else None
 
 
-def systems(gains: Gains) -> Table | None:
-    found = {run: [gains.at(TEST, run, lag) for lag in TEST_AT] for run in SYSTEMS}
+def systems(gains: Gains, axis: str) -> Table | None:
+    at = TEST_AT[axis]
+    found = {run: [gains.at(TEST, run, lag, axis) for lag in at] for run in SYSTEMS}
     rows = [
         [title, *map(interval, found[run])] for run, title in SYSTEMS.items() if any(found[run])
     ]
     pairs = list(zip(found[BASE], found["multipath"], strict=True))
     if any(ours and theirs for ours, theirs in pairs):
         rows.append(["wait-info − multipath", *(lead(*pair) for pair in pairs)])
-    title = f"Wait-info and multipath, {TEST}, BLEU at equal AL with 95% intervals over seeds:"
-    return (title, ["AL", *map(str, TEST_AT)], rows) if rows else None
+    title = f"Wait-info and multipath, {TEST}, BLEU at equal {axis} with 95% intervals over seeds:"
+    return (title, [axis, *map(str, at)], rows) if rows else None
 
 
 def tables(points: Sequence[Point]) -> list[Table]:
@@ -163,6 +166,6 @@ def tables(points: Sequence[Point]) -> list[Table]:
         noise(gains),
         group(gains, "Training options, each against all text without it:", OPTIONS, BASE),
         group(gains, "The same sources with other targets, against the original:", SAME, SAME[0]),
-        systems(gains),
+        *(systems(gains, axis) for axis in TEST_AT),
     ]
     return [table for table in made if table is not None]

@@ -47,6 +47,24 @@ def test_weights_by_hand() -> None:
     torch.testing.assert_close(found, raw * 3 / raw.sum())
 
 
+@pytest.mark.parametrize("power", [0.0, 0.25, 0.5])
+def test_weights_sharpen_a_distribution(power: float) -> None:
+    """Gradient descent on one distribution q ends at q^(1/(1 - power)), as the page says."""
+    q = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    real = torch.ones(1, 10, dtype=torch.bool)
+    tokens = torch.tensor([[0] * 6 + [1] * 3 + [2]])
+    for _ in range(3000):
+        found = logits.log_softmax(-1)[tokens]
+        loss = -(confidence_weights(found.detach(), real, power, 0.0) * found).mean()
+        (gradient,) = torch.autograd.grad(loss, logits)
+        logits = (logits - gradient).detach().requires_grad_()
+    expected = q ** (1 / (1 - power))
+    torch.testing.assert_close(
+        logits.softmax(-1).detach(), expected / expected.sum(), atol=1e-6, rtol=0
+    )
+
+
 def read_everything(batch: Batch) -> Tensor:
     return batch.source_lengths[:, None].expand(batch.target_in.shape)
 

@@ -71,7 +71,7 @@ def test_a_plan_within_half_an_hour(tmp_path: Path, capsys: pytest.CaptureFixtur
     stages = [stage for target in targets.values() for stage in target["stages"]]
     make.make(maker, stages, plan=True)
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert len(rows) == 21 and rows[0].endswith("ingredients all, seed 1")
+    assert len(rows) == 22 and rows[0].endswith("ingredients all, seed 1")
     assert all(row.strip()[0].isdigit() for row in rows[:18])  # these fit
 
 
@@ -96,7 +96,7 @@ def point(run: str, name: str, k: float, lag: float, bleu: float, seed: int = 1)
     settings: dict[str, Any] = {"system": "s", "options": {}, "k": k}
     return {
         "name": run, "run": run, "set": name, "seed": seed, "k": k, "settings": settings,
-        "model": {"parameters": 1}, "paper": {"AL": lag}, "quality": {"BLEU": bleu},
+        "model": {"parameters": 1}, "paper": {"AL": lag, "DAL": lag + 2}, "quality": {"BLEU": bleu},
     }  # fmt: skip
 
 
@@ -135,7 +135,8 @@ def test_the_lead_over_multipath_has_its_interval() -> None:
         for seed, start in enumerate(values, 1)
         for p in line(run, gains.TEST, start, seed)
     ]
-    (*_, (_, heads, rows)) = gains.tables(points)
+    *_, (_, heads, rows), (_, heads_by_dal, _) = gains.tables(points)
+    assert heads_by_dal == ["DAL", "5", "6", "7", "8"]
     assert heads == ["AL", "3", "4", "5", "6"] and [row[0] for row in rows] == [
         "wait-info", "multipath", "wait-info − multipath",
     ]  # fmt: skip

@@ -131,6 +131,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
         ("de-en-ablations", "no-floor"), ("en-vi", "multipath"),
         ("multi30k-ablations", "wait-info"), ("authors-code", "wait-info"),
         ("conditions", "de-en"), ("lag", "de-en"), ("students", "de-en-0.3"), ("windows", "de-en"),
+        ("de-en-ingredients", "all"),
         *(("box", model) for model in boxed_models()),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
@@ -243,7 +244,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 14 + bool(boxed_models())
+    assert len(files) == 15 + bool(boxed_models())
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path
@@ -256,7 +257,9 @@ def test_every_run_with_points_has_a_training_record() -> None:
         scored = {(p["run"], p["seed"]) for p in read_file(path.with_name("points.jsonl"))}
         assert scored == trained and len(runs) == len(trained), path
         for run in runs:
-            assert run["last"]["loss"] > 0 and run["validations"][-1]["bleu"] > 0
+            assert run["last"]["loss"] > 0
+            if run["run"] != "confidence-prefix":  # which collapsed, so that it was not scored
+                assert run["validations"][-1]["bleu"] > 0
 
 
 def test_results_name_no_folders_of_a_machine() -> None:

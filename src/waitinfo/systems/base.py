@@ -126,7 +126,7 @@ class SystemOptions:
     info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
     whole_source_updates: int = 0  # number of first updates with the whole source visible
     confidence: str = "none"  # loss weights by confidence over prefixes: none, prefix, relative
-    confidence_power: float = 1.0  # how much a token's own confidence counts
+    confidence_power: float = 0.5  # how much a token's own confidence counts; 1 may collapse
     sentence_power: float = 0.0  # how much that of its sentence counts
 
     def __post_init__(self) -> None:
