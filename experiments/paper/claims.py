@@ -168,6 +168,7 @@ def claims() -> dict[str, str]:
     """Every figure by its name."""
     captions, before = points("multi30k"), points("multi30k-norm-before")
     news = points("de-en", "set=newstest2015")
+    taught = points("de-en-ingredients", "set=newstest2015")
     packed = points("de-en-packed", "set=newstest2015")
     parts = points("de-en-ablations", "seed=1")
     small = points("multi30k-ablations")
@@ -183,6 +184,9 @@ def claims() -> dict[str, str]:
         "captions, norm before, over multipath": gap(before, "wait-info", "multipath"),
         "news, over multipath": gap(news, "wait-info", "multipath"),
         "news, over multipath by DAL": gap(news, "wait-info", "multipath", "paper.DAL"),
+        "news, students' text, over multipath": gap(taught, "all", "multipath"),
+        "news, students' text, over multipath by DAL": gap(taught, "all", "multipath", "paper.DAL"),
+        "news, students' text, over wait-k, same weights": gap(taught, "all", "all-by-wait-k"),
         "talks, over multipath": gap(talks, "wait-info", "multipath"),
         "talks, over moe-wait-k": gap(talks, "wait-info", "moe-wait-k"),
         "catch-up of 6, same weights": gap(packed, "base-by-wait-info", "base-by-catch-up-of-6"),
