@@ -19,7 +19,9 @@ from waitinfo.systems import LossContext, System, build_system
 from waitinfo.systems.base import spread_dial
 from waitinfo.systems.confidence import confidence_weights
 from waitinfo.training import train
+from waitinfo.training.defaults import stage_lengths
 from waitinfo.training.display import SilentDisplay
+from waitinfo.training.graphs import stage
 
 PAIRS = [([5, 6, 7, 8, 9, 10], [10, 11, 12]), ([5, 6], [12, 13, 14, 15]), ([9, 8, 7], [20])]
 SMOOTHING = 0.1
@@ -144,9 +146,26 @@ def test_where_there_is_no_prefix_all_tokens_count(tiny_model) -> None:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.parametrize("kind", ["prefix", "relative"])
+def test_weights_begin_when_something_is_learned(tiny_model, kind: str) -> None:
+    plain = build_system("wait-info", {"whole_source_updates": 0})
+    options = {"confidence": kind, "confidence_after": 70, "whole_source_updates": 0}
+    weighted = build_system("wait-info", options)
+    model, batch = tiny_model(**plain.model_defaults), batch_of(PAIRS)
+    for update, same in ((69, True), (70, False)):
+        given = context(3.0, update)
+        totals = [system.loss(model, batch, given).total for system in (plain, weighted)]
+        assert bool(totals[0] == totals[1]) is same
+    # Updates before and after are recorded apart, and a short run has its share of both.
+    assert stage(weighted, 69) != stage(weighted, 70) and stage(plain, 69) == stage(plain, 70)
+    assert stage_lengths(weighted, 4000)["confidence_after"] == 1000
+    assert "confidence_after" not in stage_lengths(plain, 4000)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "error"),
     [
+        ("wait-k", {"confidence_after": -1}, "system.confidence_after -1: must be 0 or more"),
         ("full", {"confidence": "prefix"}, "full trains without a path of its own"),
         ("gsimt", {"confidence": "relative"}, "and offers only none"),
         ("mma", {"confidence": "relative"}, "mma .* offers only none or prefix"),

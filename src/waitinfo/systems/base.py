@@ -126,13 +126,14 @@ class SystemOptions:
     info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
     whole_source_updates: int = 0  # number of first updates with the whole source visible
     confidence: str = "none"  # loss weights by confidence over prefixes: none, prefix, relative
-    confidence_power: float = 0.5  # how much a token's own confidence counts; 1 may collapse
+    confidence_after: int = 4000  # number of first updates without these weights
+    confidence_power: float = 0.5  # how much a token's own confidence counts
     sentence_power: float = 0.0  # how much that of its sentence counts
 
     def __post_init__(self) -> None:
         if self.confidence not in KINDS:
             raise unknown("system.confidence", self.confidence, KINDS)
-        for name in ("confidence_power", "sentence_power"):
+        for name in ("confidence_after", "confidence_power", "sentence_power"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be 0 or more")
         if self.info_total not in INFO_TOTALS:
@@ -151,7 +152,7 @@ class System(ABC):
     simultaneous: ClassVar[bool] = True  # can write before the source is complete
     # Names of options that hold update numbers. The loss may depend on the update only through
     # them: it changes at these updates and nowhere else.
-    milestones: ClassVar[tuple[str, ...]] = ("whole_source_updates",)
+    milestones: tuple[str, ...] = ("whole_source_updates",)
     plans_by_length: ClassVar[bool] = False  # the loss plans its work from the batch's lengths
     # Loss weights that make sense: not all systems train on prefixes along a path.
     confidences: ClassVar[tuple[str, ...]] = KINDS
@@ -170,6 +171,8 @@ class System(ABC):
                 f"system.confidence {self.options.confidence}: {self.name} trains without a path "
                 f"of its own and offers only {' or '.join(self.confidences)}"
             )
+        if self.options.confidence != "none":
+            self.milestones = (*type(self).milestones, "confidence_after")
 
     def check_model(self, config: ModelConfig) -> None:
         """Raise an error if the system cannot use a model."""
@@ -203,7 +206,7 @@ class System(ABC):
         streaming = context.k is not None
         dials = self.dial_rows(batch, context, k)
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
-        if self.options.confidence != "none" and k is not None and not streaming:
+        if self._weighs(context) and k is not None and not streaming:
             whole = None
             if self.options.confidence == "relative":
                 everything = whole_source(batch)
@@ -211,6 +214,11 @@ class System(ABC):
                     whole = model.decode(target, encoded, everything, dials, everything)
             context = replace(context, weights=self._weights(model, batch, decoded, whole))
         return self.combine(model, batch, source, target, decoded, context)
+
+    def _weighs(self, context: LossContext) -> bool:
+        """Weights favour what the model knows, so it must first have learned something."""
+        options = self.options
+        return options.confidence != "none" and context.update >= options.confidence_after
 
     def _weights(
         self, model: Transformer, batch: Batch, decoded: Decoded, whole: Decoded | None

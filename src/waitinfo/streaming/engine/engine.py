@@ -21,7 +21,6 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.again import reads_again
 from waitinfo.streaming.engine.base import BaseEngine, check_tokens
 from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
-from waitinfo.streaming.engine.loops import loops
 from waitinfo.streaming.engine.native import NativeWriter, native_for
 from waitinfo.streaming.engine.shifting import Shifter
 from waitinfo.streaming.engine.slots import (
@@ -251,7 +250,8 @@ class Engine(BaseEngine):
         state = self.state
         if not self.cuts_loops:
             return False
-        return loops(state.targets[slot], token, state.sources[slot], state.read.item(slot))
+        target, source, read = state.targets[slot], state.sources[slot], state.read.item(slot)
+        return state.watches[slot].loops(target, token, source, read)
 
     def _ends_too_early(self, slot: int, looping: bool) -> bool:
         """Whether to refuse an end because the source goes on."""

@@ -17,38 +17,82 @@ TOKENS = 12
 LONGEST = 32
 
 
-def loops(written: Sequence[int], token: int, source: Sequence[int], read: int) -> bool:
-    """Whether a token after those written is part of a loop; `read` source tokens count."""
-    length = len(written) + 1
-    if length < TOKENS:
+NO_RUNS = [0] * LONGEST
+
+
+class Repeats:
+    """How often n-grams stand in a row in a sequence, kept up as it grows."""
+
+    def __init__(self) -> None:
+        self.counted = 0  # tokens
+        self.runs = NO_RUNS  # by period: tokens at the end that equal the one a period before
+        self.most = 1  # see `repeats`
+
+    def after(self, tokens: Sequence[int], token: int) -> list[int]:
+        """What `runs` will be if a token follows those that were counted, which `tokens` are."""
+        recent = tokens[: -LONGEST - 1 : -1]
+        if token not in recent:
+            return NO_RUNS
+        pairs = zip(self.runs, recent, strict=False)  # the first tokens have fewer before them
+        longer = [run + 1 if token == other else 0 for run, other in pairs]
+        return longer + NO_RUNS[len(longer) :]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Count all of these tokens, which begin with those that were counted."""
+        for at in range(self.counted, len(tokens)):
+            self.runs = self.after(tokens[max(0, at - LONGEST) : at], tokens[at])
+            if self.runs is not NO_RUNS:
+                for period, run in enumerate(self.runs, 1):
+                    if run >= period:
+                        self.most = max(self.most, ceil((run + period) / period))
+        self.counted = len(tokens)
+
+
+class LoopWatch:
+    """Looks for loops in one translation. It sees every token once, however often it is asked."""
+
+    def __init__(self) -> None:
+        self.written, self.read = Repeats(), Repeats()
+
+    def loops(self, written: Sequence[int], token: int, source: Sequence[int], read: int) -> bool:
+        """Whether a token after those written is part of a loop; `read` source tokens count.
+
+        Both sequences only grow.
+        """
+        self.written.extend(written)
+        if len(written) + 1 < TOKENS:
+            return False
+        runs = self.written.after(written, token)
+        if runs is NO_RUNS:
+            return False
+        for period, run in enumerate(runs, 1):
+            times = (run + period) // period
+            if times >= TIMES and run + period >= TOKENS:
+                self.read.extend(source[:read])
+                if times > self.read.most:
+                    return True
         return False
-    for period in range(1, min(LONGEST, length // TIMES) + 1):
-        if written[-period] != token:
-            continue
-        repeated = 1 + _run(written, period)
-        times = (repeated + period) // period
-        if times >= TIMES and repeated + period >= TOKENS and times > repeats(source[:read]):
-            return True
-    return False
+
+
+def loops(written: Sequence[int], token: int, source: Sequence[int], read: int) -> bool:
+    """The same for a translation that was not watched."""
+    return LoopWatch().loops(written, token, source, read)
 
 
 def first_loop(written: Sequence[int], source: Sequence[int]) -> int | None:
     """The place of the first token that is part of a loop, after the whole source was read."""
-    places = range(TOKENS - 1, len(written))
-    return next((n for n in places if loops(written[:n], written[n], source, len(source))), None)
+    watch, read = LoopWatch(), len(source)
+    for place, token in enumerate(written):
+        if watch.loops(written[:place], token, source, read):
+            return place
+    return None
 
 
 def repeats(tokens: Sequence[int]) -> int:
     """How often an n-gram stands in a row, the last one perhaps cut short; 1 if none does twice."""
-    most = 1
-    for period in range(1, min(LONGEST, len(tokens) - 1) + 1):
-        run = longest = 0
-        for earlier, later in zip(tokens, tokens[period:], strict=False):
-            run = run + 1 if earlier == later else 0
-            longest = max(longest, run)
-        if longest >= period:
-            most = max(most, ceil((longest + period) / period))
-    return most
+    counted = Repeats()
+    counted.extend(tokens)
+    return counted.most
 
 
 def runs(tokens: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from waitinfo.streaming.engine.base import Places
 from waitinfo.streaming.engine.forcing import Path
+from waitinfo.streaming.engine.loops import LoopWatch
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
@@ -78,12 +79,14 @@ class Slots(Places):
         self.fed = [False] * count  # the source is complete
         self.active = [False] * count  # something is left to write
         self.refused = np.zeros(count, dtype=np.int64)  # ends refused since the last token
+        self.watches = [LoopWatch() for _ in range(count)]
 
     def close(self, slot: int) -> None:
         self.active[slot] = False
         self.forced.drop(slot)
         self.sources[slot], self.targets[slot], self.paths[slot] = [], [], []
         self.encoded[slot] = 0
+        self.watches[slot] = LoopWatch()
         self.shifted.discard(slot)
         self.free.append(slot)
         self.free.sort(reverse=True)  # handing out low slots first keeps rows together
@@ -94,6 +97,7 @@ class Slots(Places):
         self.targets[slot], self.paths[slot], self.seen[slot] = [], [], 0
         self.patience[slot] = 0
         self.refused[slot] = 0
+        self.watches[slot] = LoopWatch()
         self.shifted.discard(slot)
         self.fed[slot], self.active[slot] = False, True
         self.read[slot], self.written[slot], self.complete[slot] = 0, 0, False
@@ -118,6 +122,7 @@ class Slots(Places):
             self.shifted.add(slot)
 
     def begin(self, slot: int, path: Path, read: int) -> None:
+        self.watches[slot] = LoopWatch()
         self.targets[slot] = [token for token, _ in path]
         self.paths[slot] = [seen for _, seen in path]
         self.read[slot], self.written[slot] = read, len(path)
