@@ -171,7 +171,10 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--model", "RUN", "--input", "RUN"], "is a folder, not a text file"),
         (["translate", "--model", "RUN", "--input", "no.txt", "x"], "either text or --input"),
         (["translate", "--model", "RUN", "--device", "meta", "x"], "--device meta: cannot be used"),
-        (["translate", "--model", "RUN", "--device", "toaster", "x"], "cannot be used"),
+        (
+            ["translate", "--model", "RUN", "--device", "toaster", "x"],
+            "--device toaster: unknown; use auto, cpu",
+        ),
         (["translate", "--model", "RUN", "--dtype", "int3", "x"], "unknown dtype 'int3'"),
         (["translate", "--model", "RUN", "--ending", "soon", "x"], "unknown ending 'soon'"),
         (["translate", "--model", "RUN", "--input", "no.txt"], "no.txt: no such file"),
@@ -269,6 +272,13 @@ def test_words_prepare_from_tsv(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "c" / "corpus.json").read_text())
     assert manifest["vocabulary"] == {"kind": "words", "joint": False, "source": 19, "target": 19}
+
+
+def test_a_byte_order_mark_is_no_text() -> None:
+    mark, rest = b"\xef\xbb\xbf", "schön \ufeff".encode()
+    for cut in range(1, 5):
+        text = LiveText()
+        assert text.decode((mark + rest)[:cut]) + text.decode((mark + rest)[cut:]) == "schön \ufeff"
 
 
 def test_live_text_survives_what_is_not_utf8(capsys) -> None:

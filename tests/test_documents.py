@@ -52,8 +52,9 @@ def test_documents_of_a_set(tmp_path: Path) -> None:
         Documents.parse(str(names), 4)
     with pytest.raises(WaitinfoError, match="no such file"):
         Documents.parse("nowhere", 4)
-    with pytest.raises(WaitinfoError, match="at least one line"):
-        Documents.parse("0", 4)
+    for wrong in ("0", "-2", "2.5", "nan", "1e2"):
+        with pytest.raises(WaitinfoError, match=f"--documents {wrong}: use a whole number"):
+            Documents.parse(wrong, 4)
 
 
 def test_delays_of_a_document_are_those_of_a_live_stream(loaded: LoadedModel) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from statistics import fmean
 
@@ -30,6 +31,7 @@ from waitinfo.model.calibration import (
 from waitinfo.streaming.decoder import Decoder, Schedule
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import GAIN, SPAN, LagController, LagMeter, WordCount, mean_lag
+from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import SYSTEMS, build_system
 
@@ -93,6 +95,41 @@ def test_a_calibration_is_stored_for_its_system(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(WaitinfoError, match="cannot be read"):
         read_calibration(tmp_path, mine)
+
+
+def test_a_calibration_outlives_new_options(tmp_path: Path) -> None:
+    """An option that was not known when it was made had its default then."""
+    system = build_system("wait-info")
+    write_calibration(tmp_path, system, calibration(), {})
+    stored = json.loads((tmp_path / FILE).read_text())
+    del stored["systems"]["wait-info"]["options"]["confidence_after"]
+    (tmp_path / FILE).write_text(json.dumps(stored))
+    assert read_calibration(tmp_path, system) == calibration()
+    with pytest.raises(WaitinfoError, match="calibrated with other options"):
+        read_calibration(tmp_path, build_system("wait-info", {"confidence_after": 7}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ([], 5), (["options"], 3), (["pace"], float("nan")), (["pace"], 0), (["pace"], "1"),
+        (["points"], None), (["points", 2], "x"), (["points", 2, "measured"], None),
+        (["points", 2, "k"], "1"), (["points", 2, "k"], -50), (["points", 2, "lag"], float("inf")),
+        (["points", 2, "more"], 1),
+    ],
+)  # fmt: skip
+def test_a_damaged_calibration_is_named(tmp_path: Path, path: list, value: object) -> None:
+    system = build_system("wait-info")
+    write_calibration(tmp_path, system, calibration(), {})
+    stored = json.loads((tmp_path / FILE).read_text())
+    *parents, last = ["systems", "wait-info", *path]
+    place = stored
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    (tmp_path / FILE).write_text(json.dumps(stored))
+    with pytest.raises(WaitinfoError, match=r"calibration.json: damaged \(.*evaluate --calibrate"):
+        read_calibration(tmp_path, system)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -277,6 +314,13 @@ def test_setting_and_leaving_a_lag() -> None:
     stream.push("ba be bi. bo bu")
     stream.lag = 2.0
     assert stream.k == 2.0
+    assert stream._channel.controller.turns.maxlen == HISTORY
+    for wrong in ("4", Decimal(4), [4]):
+        with pytest.raises(WaitinfoError, match=r"lag = .*: must be a number"):
+            stream.lag = wrong
+        with pytest.raises(WaitinfoError, match=r"k = .*: must be a number"):
+            stream.k = wrong
+    assert stream.lag == 2.0
     stream.push("da de. " + some_text(random.Random(1), 60))
     assert stream.k == stream.turns[-1].k != 2.0
     now = stream.k

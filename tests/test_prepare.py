@@ -346,6 +346,8 @@ def test_the_command_counts_copies(tmp_path: Path, capsys: pytest.CaptureFixture
     command = ["prepare", "--tsv", tsv, "--vocab", "words:1"]
     for options, status, told in (
         (["--word-errors", "0.1"], 2, "--word-errors: the errors of spoken copies"),
+        (["--spoken-windows", "0.1"], 2, "--spoken-windows: a share of the windows"),
+        (["--in-order", str(tsv)], 2, "--in-order: for windows of lines"),
         (["--word-errors", "0.1", "--spoken", "1"], 0, "of them: spoken"),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -215,10 +215,21 @@ def test_limits_and_misuse(translator: Translator) -> None:
     with pytest.raises(WaitinfoError, match=r"all 12 streams are in use.*each takes \d+ MiB"):
         translator.stream()
     streams[3].push("ba")
+    for wrong in (None, 5, b"ba", ["ba"]):
+        with pytest.raises(WaitinfoError, match="a stream takes text, not"):
+            streams[4].push(wrong)
+    for at in ("1", float("nan"), 10**400, [1]):
+        with pytest.raises(WaitinfoError, match="at = .*: (must be a number|times are seconds)"):
+            streams[4].push("ba", at=at)
+    streams[4].push("ba", at=1)  # it goes on
     for stream in streams:
         stream.close()
     with pytest.raises(WaitinfoError, match="has been finished"):
         streams[0].push("ba")
+    for history in (-1, 2.5, float("nan"), "9"):
+        with pytest.raises(WaitinfoError, match="history = .*: must be a whole number"):
+            translator.stream(history=history)
+    assert translator.open_streams == 0
     translator.stream().close()
 
 

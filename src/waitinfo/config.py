@@ -86,6 +86,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def system_options(settings: Sequence[str]) -> dict[str, Any]:
     """Parse options of a system, written as `key=value` or `system.key=value`."""
+    for setting in settings:
+        if "=" not in setting:
+            raise WaitinfoError(f"--set {setting}: write it as key=value")
     full = [f"system.{setting.removeprefix('system.')}" for setting in settings]
     return apply_settings({}, full).get("system", {})
 

@@ -7,7 +7,9 @@ exits with status 2. A traceback always means a bug in waitinfo.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from numbers import Real
 
 
 class WaitinfoError(Exception):
@@ -17,3 +19,13 @@ class WaitinfoError(Exception):
 def unknown(what: str, given: object, allowed: Iterable[object]) -> WaitinfoError:
     """The error for an unknown name: gives the bad value and lists the valid ones."""
     return WaitinfoError(f"unknown {what} '{given}'; choose one of: {', '.join(map(str, allowed))}")
+
+
+def number(what: str, given: object) -> float:
+    """A setting as a number; infinite if it is too large for a float."""
+    if not isinstance(given, Real):
+        raise WaitinfoError(f"{what} = {given!r}: must be a number")
+    try:
+        return float(given)
+    except OverflowError:
+        return math.inf

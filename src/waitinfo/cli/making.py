@@ -124,6 +124,10 @@ def prepare(
         values |= corpus_settings(config, not_given(context))
     if not values["spoken"] and "word_errors" not in not_given(context):
         raise WaitinfoError("--word-errors: the errors of spoken copies; give --spoken with it")
+    if not values["windows"] and "spoken_windows" not in not_given(context):
+        raise WaitinfoError("--spoken-windows: a share of the windows; give --windows with it")
+    if not values["windows"] and in_order:
+        raise WaitinfoError("--in-order: for windows of lines that follow; give --windows with it")
     options = PrepareOptions(**values, languages=Languages(source_language, target_language))
     with progress_bar() as progress:
         manifest = run(

@@ -290,10 +290,13 @@ class LiveText:
 
     def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.warned = False
+        self.begun = self.warned = False
 
     def decode(self, chunk: bytes, final: bool = False) -> str:
         text = self.decoder.decode(chunk, final)
+        if text and not self.begun:
+            self.begun = True
+            text = text.removeprefix("\ufeff")  # a byte-order mark is no text
         if "\N{REPLACEMENT CHARACTER}" in text and not self.warned:
             note("standard input is not UTF-8 throughout: expect nonsense where it is not")
             self.warned = True

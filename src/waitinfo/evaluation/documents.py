@@ -60,12 +60,12 @@ class Documents:
         """
         if text == "all":
             return cls((range(sentences),))
-        if text.isdigit():
+        if text.isdecimal() and int(text):
             size = int(text)
-            if not size:
-                raise WaitinfoError("--documents 0: a document has at least one line")
             starts = range(0, sentences, size)
             return cls(tuple(range(start, min(start + size, sentences)) for start in starts))
+        if _is_number(text):
+            raise WaitinfoError(f"--documents {text}: use a whole number of lines, 1 or more")
         names = [line.partition(",segid=")[0] for line in read_lines(Path(text))]
         if len(names) != sentences:
             raise WaitinfoError(
@@ -74,6 +74,14 @@ class Documents:
             )
         numbers = (list(group) for _, group in groupby(range(sentences), lambda i: names[i]))
         return cls(tuple(range(group[0], group[-1] + 1) for group in numbers))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not Path(text).exists()
 
 
 class ShownWords:

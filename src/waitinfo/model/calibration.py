@@ -8,6 +8,7 @@ in words.
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,11 +16,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, number
 from waitinfo.storage import write_file
 
 if TYPE_CHECKING:
-    from waitinfo.systems.base import System
+    from waitinfo.systems.base import Dial, System
 
 FILE = "calibration.json"
 FORMAT = 1
@@ -64,6 +65,7 @@ class Calibration:
 
     def check(self, lag: float) -> None:
         """Raise an error unless a lag is within what was calibrated."""
+        lag = number("lag", lag)
         if not self.lags[0] <= lag <= self.lags[-1]:
             raise WaitinfoError(
                 f"lag = {lag:g}: this model is calibrated for lags from {self.lags[0]:.2f} to "
@@ -105,15 +107,33 @@ def read_calibration(folder: Path, system: System) -> Calibration:
         raise WaitinfoError(
             f"{folder}: not calibrated for {system.name}, so a lag cannot be asked for; run {how}"
         )
-    if found.get("options") != asdict(system.options):
+    try:
+        # Options that did not exist at the time had their defaults.
+        options = {**asdict(type(system.options)()), **found["options"]}
+        points = tuple(_point(point, system.dial) for point in found["points"])
+        calibration = Calibration(points, system.dial.whole, _positive(found["pace"]))
+    except (KeyError, TypeError, ValueError, AttributeError, WaitinfoError) as error:
+        raise WaitinfoError(f"{folder / FILE}: damaged ({error!r}); run {how} again") from None
+    if options != asdict(system.options):
         raise WaitinfoError(
             f"{folder}: {system.name} was calibrated with other options; run {how} again"
         )
-    try:
-        points = tuple(CalibrationPoint(**point) for point in found["points"])
-        return Calibration(points, system.dial.whole, float(found["pace"]))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise WaitinfoError(f"{folder / FILE}: damaged ({error!r}); run {how} again") from None
+    return calibration
+
+
+def _point(stored: dict[str, Any], dial: Dial) -> CalibrationPoint:
+    values = {name: number(name, value) for name, value in stored.items()}
+    if not all(map(math.isfinite, values.values())):
+        raise ValueError(stored)
+    point = CalibrationPoint(**values)
+    dial.check(point.k)
+    return point
+
+
+def _positive(pace: object) -> float:
+    if not 0 < (value := number("pace", pace)) < math.inf:
+        raise ValueError(pace)
+    return value
 
 
 def write_calibration(

@@ -119,13 +119,17 @@ def load_model(
     if device == "auto":
         # Integer arithmetic is for CPUs.
         device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
-    if dtype == "int8" and torch.device(device).type != "cpu":
+    try:
+        on_cpu = torch.device(device).type == "cpu"
+    except RuntimeError:
+        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+    if dtype == "int8" and not on_cpu:
         raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
         stored = load_stored(folder)
         if dtype == AUTO:
             packed = any(name.endswith(SCALE) for name in stored)
-            dtype = "int8" if packed and torch.device(device).type == "cpu" else "float32"
+            dtype = "int8" if packed and on_cpu else "float32"
         model = _build_model(model_config, stored, dtype)
         del stored
         return_freed_memory()  # as much as the weights take

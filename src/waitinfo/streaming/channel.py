@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, number
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.replay import Replay
@@ -91,8 +91,8 @@ class Channel:
             raise WaitinfoError("this stream has been finished; open another")
         if self.served_by is not None:
             raise WaitinfoError("another push of this stream is under way; wait for it first")
-        if at is not None and not (math.isfinite(at) and at >= self.at):
-            raise WaitinfoError(f"at = {at:g}: times are seconds and must not go back")
+        if at is not None and not self.at <= (time := number("at", at)) < math.inf:
+            raise WaitinfoError(f"at = {time:g}: times are seconds and must not go back")
 
 
 def describe(error: Exception) -> str:

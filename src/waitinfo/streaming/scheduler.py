@@ -78,6 +78,7 @@ class Scheduler:
         replay: Replay | None = None,
     ) -> Channel:
         """Admit a stream, or refuse it at once."""
+        channel = Channel(session, k, history, replay)
         with self._lock:
             self._close_abandoned()
             if admitted := self._open < self.engine.slots:
@@ -88,7 +89,7 @@ class Scheduler:
                 f"all {self.engine.slots} streams are in use; close one, or load the model with "
                 f"more: each takes {self.engine.bytes_per_slot / 2**20:.0f} MiB"
             )
-        return Channel(session, k, history, replay)
+        return channel
 
     def submit(
         self,
@@ -102,7 +103,9 @@ class Scheduler:
         """
         now, clock = time.monotonic(), self.clock()
         with self._lock:
-            for channel in texts:
+            for channel, text in texts.items():
+                if not isinstance(text, Piece):
+                    raise WaitinfoError(f"a stream takes text, not {type(text).__name__}")
                 channel.check(at)
             for channel, text in texts.items():
                 channel.inbox.append(Arrival(now, text, channel.spoken(at, clock)))

@@ -68,7 +68,7 @@ class Segmentation:
 
     @classmethod
     def parse(cls, text: str) -> Segmentation:
-        mode, colon, number = text.partition(":")
+        mode, colon, number = str(text).partition(":")
         if mode not in MODES:
             raise unknown("segment", mode, MODES)
         if not colon:

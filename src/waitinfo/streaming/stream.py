@@ -36,7 +36,8 @@ class Handle:
 
     @lag.setter
     def lag(self, value: float | None) -> None:
-        controller = None if value is None else self._dials.controller(value)
+        history = self._channel.trace.maxlen
+        controller = None if value is None else self._dials.controller(value, history)
         self._scheduler.set_dial(self._channel, self._channel.k, controller)
 
     def dial_state(self, sentence: int) -> DialState | None:

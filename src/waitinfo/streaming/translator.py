@@ -122,10 +122,12 @@ class Translator:
             raise WaitinfoError("give a stream k or lag, not both")
         if k is None and lag is None:
             lag = self.lag
+        if history is not None and not (isinstance(history, int) and history >= 0):
+            raise WaitinfoError(
+                f"history = {history}: must be a whole number of 0 or more, or None for everything"
+            )
         controller = None if lag is None else self.dials.controller(lag, history)
         dial = self.check_dial(k) if controller is None else controller.k
-        if history is not None and history < 0:
-            raise WaitinfoError(f"history = {history}: must be 0 or more, or None for everything")
         engine = self._scheduler.engine
         segmentation = self.segmentation if segment is None else Segmentation.parse(segment)
         session = Session(

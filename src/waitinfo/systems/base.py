@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.config import from_mapping
-from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.errors import WaitinfoError, number, unknown
 from waitinfo.model.attention import AttentionReport, CrossAttention
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
@@ -54,6 +54,7 @@ class Dial:
     help: str = ""
 
     def check(self, value: float) -> float:
+        value = number("k", value)
         fits = math.isfinite(value) and self.minimum <= value <= self.maximum
         if not fits or (self.whole and value != int(value)):
             kind = "whole number" if self.whole else "number"
@@ -61,7 +62,7 @@ class Dial:
             if self.maximum == LONGEST and not value > LONGEST:
                 limits = f"of at least {self.minimum:g}"
             raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
-        return float(value)
+        return value
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
