@@ -12,9 +12,10 @@ pytest.importorskip("pydantic", reason="needs the extra serve")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.streams import toy_tokenizer
-from waitinfo.serving.protocol import Resume
-from waitinfo.serving.transcript import SourceText, Surrogates, Transcript
+from tests.streams import toy_model, toy_tokenizer
+from waitinfo import Translator
+from waitinfo.serving.protocol import Resume, Words
+from waitinfo.serving.transcript import SourceText, Surrogates, Transcript, replay_of
 from waitinfo.streaming.event import Event
 from waitinfo.text.files import normalise
 
@@ -82,6 +83,38 @@ def test_a_resumed_stream_repeats_nothing(cut: int) -> None:
     shown = after.trace if after is not None and after.trace is not None else []
     assert before.trace + shown == whole.trace
     assert before.words + (after.words if after else []) == whole.words
+
+
+def messages(server: Translator, text: str, segment: str, resume: Resume | None) -> list[Words]:
+    """What a client is sent that hands in this text in small pieces, resumed or not."""
+    replay = None if resume is None else replay_of(resume)
+    stream = server.stream(2, raw=True, segment=segment, replay=replay)
+    found = Transcript(server.vocabulary.target, resume, stream.dial_state)
+    sent = []
+    for piece in re.findall(".{1,3}", text):
+        found.source.add(piece)
+        sent.append(found.take(stream.push(piece), trace=False))
+    sent.append(found.take(stream.finish(), trace=False))
+    return [words for words in sent if words is not None]
+
+
+@pytest.mark.parametrize("segment", ["auto:9", "none:8", "punctuation", "whole"])
+def test_a_word_longer_than_a_window_is_not_translated_again(segment: str) -> None:
+    """A stream is resumed after each of its messages, also within such a word's neighbours."""
+    server = Translator(toy_model(), streams=1, capacity=24)
+    text = f"ba be. bi {'bododu' * 12}. ba be bi {'dadedi' * 3} bo da de. di do du"
+    whole = messages(server, text, segment, None)
+    shown = "".join(message.text for message in whole)
+    assert len(whole) > 2
+    path: list = []
+    for number, message in enumerate(whole):
+        replay = message.replay.model_dump()
+        new = number and replay["sentence"] != whole[number - 1].replay.sentence
+        path = [*([] if new else path), *replay["path"]]
+        resume = Resume.model_validate({**replay, "path": path})
+        again = messages(server, text[resume.position :], segment, resume)
+        before = "".join(earlier.text for earlier in whole[: number + 1])
+        assert before + "".join(later.text for later in again) == shown
 
 
 @given(st.lists(st.text("ab \t\u00a0\u0007e\u0301😀", max_size=6)))

@@ -223,7 +223,8 @@ class Transcript:
     def _read_event(self, event: Event) -> list[Word] | None:
         self._tokens = event.read
         self._places.append(self._here)
-        self._whole = bool(event.word) or event.token == END_OF_SENTENCE
+        if event.token != END_OF_SENTENCE:  # which may come within a word longer than a window
+            self._whole = bool(event.word)
         if event.word:
             self._read += 1
             self.source.read(event.word)
