@@ -226,9 +226,14 @@ def test_limits_and_misuse(translator: Translator) -> None:
         stream.close()
     with pytest.raises(WaitinfoError, match="has been finished"):
         streams[0].push("ba")
-    for history in (-1, 2.5, float("nan"), "9"):
+    for history in (-1, 2.5, float("nan"), "9", 2**63):
         with pytest.raises(WaitinfoError, match="history = .*: must be a whole number"):
             translator.stream(history=history)
+    with pytest.raises(WaitinfoError, match="not None"):
+        translator.translate(None)
+    for wrong in ({"streams": "x"}, {"streams": 0}, {"capacity": 2.5}, {"capacity": 1}):
+        with pytest.raises(WaitinfoError, match="must be a whole number of at least"):
+            Translator(translator.loaded, **wrong)
     assert translator.open_streams == 0
     translator.stream().close()
 

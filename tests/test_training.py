@@ -181,6 +181,23 @@ def test_a_run_goes_on_after_new_settings_were_invented(toy_corpus: Path, tmp_pa
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["update"] == 7
 
 
+def test_a_run_keeps_what_later_releases_have_changed(toy_corpus: Path, tmp_path: Path) -> None:
+    """Weights by confidence once began with the first prefixes, at another power."""
+    run, given = tmp_path / "run", values(toy_corpus, updates=5)
+    given["system"] |= {"confidence": "prefix", "whole_source_updates": 0}
+    train(given, run, display=SilentDisplay())
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    del record["resolved"]["system"]["confidence_after"], record["chosen"]["system"]
+    record["resolved"]["system"]["confidence_power"] = 1.0
+    (run / "run.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(WaitinfoError, match="confidence_after is 3 but .* with 0"):
+        train({"system": {"confidence_after": 3}}, run, resume=True)
+    train({"training": {"updates": 7}}, run, resume=True, display=SilentDisplay())
+    train({"training": {"updates": 8}}, run, resume=True, display=SilentDisplay())
+    system = json.loads((run / "run.json").read_text("utf-8"))["resolved"]["system"]
+    assert system["confidence_after"] == 0 and system["confidence_power"] == 1.0
+
+
 def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:
     train(values(toy_corpus, updates=5), tmp_path / "run", display=SilentDisplay())
     with pytest.raises(WaitinfoError, match=r"training.beta2 is 0.9 but the run was started with"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 
 
 class WaitinfoError(Exception):
@@ -28,4 +28,11 @@ def number(what: str, given: object) -> float:
     try:
         return float(given)
     except OverflowError:
-        return math.inf
+        return math.inf if given > 0 else -math.inf  # type: ignore[operator]
+
+
+def whole(what: str, given: object, least: int = 0) -> int:
+    """A setting as a whole number of at least `least`."""
+    if not (isinstance(given, Integral) and least <= int(given) < 2**31):
+        raise WaitinfoError(f"{what} = {given!r}: must be a whole number of at least {least}")
+    return int(given)

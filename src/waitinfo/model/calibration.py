@@ -65,7 +65,6 @@ class Calibration:
 
     def check(self, lag: float) -> None:
         """Raise an error unless a lag is within what was calibrated."""
-        lag = number("lag", lag)
         if not self.lags[0] <= lag <= self.lags[-1]:
             raise WaitinfoError(
                 f"lag = {lag:g}: this model is calibrated for lags from {self.lags[0]:.2f} to "
@@ -159,6 +158,6 @@ def _read(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
         if found["format"] == FORMAT:
             return dict(found["systems"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WaitinfoError(f"{path}: cannot be read ({error})") from None
     raise WaitinfoError(f"{path}: written by another version of waitinfo; calibrate again")

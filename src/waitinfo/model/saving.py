@@ -121,7 +121,7 @@ def load_model(
         device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
     try:
         on_cpu = torch.device(device).type == "cpu"
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     if dtype == "int8" and not on_cpu:
         raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")

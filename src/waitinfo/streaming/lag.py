@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from waitinfo.errors import number
 from waitinfo.model.calibration import Calibration, interpolate, read_calibration
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState, Replay
@@ -35,8 +36,8 @@ def mean_lag(
     source, the sum ends at the first word shown after all of it, as that of LAAL does.
     """
     total, count = 0.0, 0
-    for number, delay in enumerate(delays, first):
-        total += delay - number * pace
+    for shown, delay in enumerate(delays, first):
+        total += delay - shown * pace
         count += 1
         if source is not None and delay >= source:
             break
@@ -275,7 +276,7 @@ class Dials:
 
     def at_lag(self, lag: float) -> float:
         """The dial value that had a lag on the development set."""
-        return self.calibration.dial(lag)
+        return self.calibration.dial(number("lag", lag))
 
     def controller(self, lag: float, history: int | None = None) -> LagController:
-        return LagController(lag, self.calibration, history)
+        return LagController(number("lag", lag), self.calibration, history)

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, whole
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel, Mark, Piece
@@ -54,9 +54,8 @@ class Translator:
         self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
-        engine = new_engine(
-            loaded.model, loaded.system, streams, capacity, ending, round_tokens, recorded
-        )
+        sizes = whole("streams", streams, 1), whole("capacity", capacity, 2)
+        engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
         self._scheduler = Scheduler(engine, observer, clock=clock)
         self.dials = Dials(loaded.folder, loaded.system)
         self.lag = lag
@@ -122,10 +121,7 @@ class Translator:
             raise WaitinfoError("give a stream k or lag, not both")
         if k is None and lag is None:
             lag = self.lag
-        if history is not None and not (isinstance(history, int) and history >= 0):
-            raise WaitinfoError(
-                f"history = {history}: must be a whole number of 0 or more, or None for everything"
-            )
+        history = None if history is None else whole("history", history)
         controller = None if lag is None else self.dials.controller(lag, history)
         dial = self.check_dial(k) if controller is None else controller.k
         engine = self._scheduler.engine
@@ -185,6 +181,8 @@ class Translator:
         """Translate a text, or a list of texts together, at dial k."""
         if isinstance(text, str):
             return next(self._translations([text], k))
+        if not isinstance(text, Iterable):
+            raise WaitinfoError(f"translate takes text or a list of texts, not {text!r}")
         return list(self._translations(list(text), k))
 
     def _translations(self, texts: list[str], k: float | None) -> Iterator[str]:

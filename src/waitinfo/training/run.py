@@ -21,7 +21,7 @@ import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
-from waitinfo.training.config import RunConfig, check_same_run, given_names
+from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
 from waitinfo.training.defaults import choose_settings
 from waitinfo.training.distributed import ProcessGroup
 from waitinfo.training.measuring import observe
@@ -42,9 +42,7 @@ def begin_run(
     run = RunConfig.from_values(values)
     check_dial(run.system, run.training.validate_k)
     corpus = Corpus(run.data)
-    chosen = (
-        recorded.get("chosen", {}) if recorded else fit_settings(values, run, corpus, processes)
-    )
+    chosen = resumed_choices(recorded) if recorded else fit_settings(values, run, corpus, processes)
     run = RunConfig.from_values(values, chosen)
     record = {
         "given": _without_pause(values),
