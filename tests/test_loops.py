@@ -13,7 +13,7 @@ from tests.oracle import literal_loop
 from tests.streams import some_text, toy_model
 from waitinfo import Translator
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.streaming.engine.loops import loops, repeats
+from waitinfo.streaming.engine.loops import LoopWatch, Repeats, first_loop
 from waitinfo.text.special import EOS
 
 few = st.lists(st.integers(4, 6), max_size=60)
@@ -24,8 +24,13 @@ def test_equals_the_definition(
     start: list[int], source: list[int], length: int, times: int
 ) -> None:
     written = start + (start[:length] or [4]) * times
-    found = loops(written[:-1], written[-1], [*source, 99, 99, 99], len(source))
-    assert found == literal_loop(written, source)
+    places = range(len(written))
+    literal = [literal_loop(written[: n + 1], source) for n in places]
+    watch = LoopWatch()
+    more = [*source, 99, 99, 99]
+    assert [watch.loops(written[:n], written[n], more, len(source)) for n in places] == literal
+    assert LoopWatch().loops(written[:-1], written[-1], more, len(source)) == literal[-1]
+    assert first_loop(written, source) == (literal.index(True) if any(literal) else None)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +51,18 @@ def test_examples(words: str, source: str, loop: bool) -> None:
     ids = {word: number for number, word in enumerate(f"{words} {source}".split(), 4)}
     written = [ids[word] for word in words.split()]
     read = [ids[word] for word in source.split()]
-    found = [loops(written[:n], written[n], read, len(read)) for n in range(len(written))]
-    assert any(found) == loop
+    assert (first_loop(written, read) is not None) == loop
 
 
-def test_repeats() -> None:
-    assert repeats([]) == repeats([5]) == repeats([5, 6, 5]) == 1
-    assert repeats([5, 6, 5, 6, 5]) == 3, "very, very, very"
-    assert repeats([1, 2, 9, 9, 9, 9, 3]) == 4
+@pytest.mark.parametrize(
+    ("tokens", "times"),
+    [([], 1), ([5], 1), ([5, 6, 5], 1), ([5, 6, 5, 6, 5], 3), ([1, 2, 9, 9, 9, 9, 3], 4)],
+)
+def test_repeats(tokens: list[int], times: int) -> None:
+    """Five tokens are "very, very, very"."""
+    counted = Repeats()
+    counted.extend(tokens)
+    assert counted.most == times
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Documents:
             size = int(text)
             starts = range(0, sentences, size)
             return cls(tuple(range(start, min(start + size, sentences)) for start in starts))
-        if _is_number(text):
+        if _is_number(text) and not Path(text).exists():
             raise WaitinfoError(f"--documents {text}: use a whole number of lines, 1 or more")
         names = [line.partition(",segid=")[0] for line in read_lines(Path(text))]
         if len(names) != sentences:
@@ -81,7 +81,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return not Path(text).exists()
+    return True
 
 
 class ShownWords:

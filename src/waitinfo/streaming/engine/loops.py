@@ -26,7 +26,8 @@ class Repeats:
     def __init__(self) -> None:
         self.counted = 0  # tokens
         self.runs = NO_RUNS  # by period: tokens at the end that equal the one a period before
-        self.most = 1  # see `repeats`
+        # How often an n-gram stands in a row, the last one perhaps cut short; 1 if none does twice.
+        self.most = 1
 
     def after(self, tokens: Sequence[int], token: int) -> list[int]:
         """What `runs` will be if a token follows those that were counted, which `tokens` are."""
@@ -74,11 +75,6 @@ class LoopWatch:
         return False
 
 
-def loops(written: Sequence[int], token: int, source: Sequence[int], read: int) -> bool:
-    """The same for a translation that was not watched."""
-    return LoopWatch().loops(written, token, source, read)
-
-
 def first_loop(written: Sequence[int], source: Sequence[int]) -> int | None:
     """The place of the first token that is part of a loop, after the whole source was read."""
     watch, read = LoopWatch(), len(source)
@@ -88,30 +84,15 @@ def first_loop(written: Sequence[int], source: Sequence[int]) -> int | None:
     return None
 
 
-def repeats(tokens: Sequence[int]) -> int:
-    """How often an n-gram stands in a row, the last one perhaps cut short; 1 if none does twice."""
-    counted = Repeats()
-    counted.extend(tokens)
-    return counted.most
-
-
 def runs(tokens: Sequence[int]) -> list[int]:
     """For every period, how many tokens at the end equal the one a period before: [LONGEST]."""
-    return [_run(tokens, period) for period in range(1, LONGEST + 1)]
-
-
-def _run(tokens: Sequence[int], period: int) -> int:
-    """How many tokens at the end equal the one `period` before."""
-    count = 0
-    for later in range(len(tokens) - 1, period - 1, -1):
-        if tokens[later] != tokens[later - period]:
-            break
-        count += 1
-    return count
+    counted = Repeats()
+    counted.extend(tokens)
+    return counted.runs
 
 
 class RepeatCounts:
-    """`repeats` of every beginning of many sources, kept up as their tokens arrive."""
+    """`Repeats.most` of every beginning of many sources, kept up as their tokens arrive."""
 
     def __init__(self, slots: int, capacity: int) -> None:
         self.most = np.ones((slots, capacity + 1), np.int32)  # by number of tokens

@@ -239,7 +239,7 @@ class Steps:
     def _looping(self, row: _Row, tokens: Tensor) -> Tensor:
         """[R] whether a token would go on with a loop; `row.runs` becomes what it would be then.
 
-        The same as `engine.loops.loops`, from runs that are kept up token by token.
+        The same as `LoopWatch.loops`, for all rows at once.
         """
         state, periods = self.state, self.state.periods
         if not self.cuts_loops:
