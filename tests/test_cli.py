@@ -189,6 +189,11 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["train", "--out", "o", "--system", "waitk", "--data", "none"], "unknown system 'waitk'"),
         (["train", "--out", "o", "--config", "no.toml"], "no.toml: cannot be read"),
         (["train", "--out", "RUN"], "already in use"),
+        (["translate", "--k", "x", "text"], "invalid value for '--k'"),
+        (["translate", "--k"], "option '--k' requires an argument"),
+        (["evaluate", "--bogus", "1"], "no such option: --bogus"),
+        (["evaluate"], "missing option '--source' (see waitinfo evaluate --help)"),
+        (["speak"], "no such command 'speak' (see waitinfo --help)"),
     ],
 )
 def test_bad_input_is_one_line(run: Path, capsys, arguments: list[str], message: str) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from waitinfo.errors import WaitinfoError
 
@@ -107,12 +108,28 @@ def _readable(argument: str) -> str:
 def _run(arguments: Sequence[str]) -> None:
     try:
         import rich  # noqa: F401
-        import typer  # noqa: F401
+        import typer
     except ImportError:
         raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
     from waitinfo.cli.commands import app
 
-    app(args=expand_lists(arguments))
+    try:
+        given = expand_lists(arguments) or ["--help"]
+        code = app(args=given, prog_name="waitinfo", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # only errors of usage have one
+            raise
+        _fail(_usage_error(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_error(error: Any) -> str:
+    """What is wrong with the arguments, in one line."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "waitinfo"
+    return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
 
 
 def _fail(message: str, code: int = 2) -> None:
