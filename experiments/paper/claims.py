@@ -20,6 +20,9 @@ from waitinfo.evaluation.curves import difference, make_curves
 from waitinfo.evaluation.points import Point, read_points, select
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", "gsimt",
+          "gsimt-style")  # fmt: skip
+NO_LATENCY = "no common latency"
 CHANGES = {
     "plain-self-attention": "without info in self-attention",
     "plain-cross-attention": "without info in cross-attention",
@@ -28,6 +31,7 @@ CHANGES = {
     "zeta-source": "zeta of the source",
     "zeta-target": "zeta of the target",
     "no-sum-loss": "lambda 0",
+    "lambda-0": "lambda 0",
     "lambda-1": "lambda 1",
     "info-by-frequency": "info by frequency",
     "info-by-norm": "info by norm",
@@ -47,7 +51,7 @@ def signed(value: float, digits: int = 1) -> str:
 def with_seeds(values: Sequence[float]) -> str:
     """A mean with its interval or its seeds."""
     if not values:
-        return "no common latency"
+        return NO_LATENCY
     if len(values) == 1:
         return f"{signed(values[0])} (one seed)"
     if len(values) == 2:
@@ -70,6 +74,14 @@ def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") ->
         if first in here and second in here and (area := difference(here[first], here[second])):
             values.append(area.mean)
     return with_seeds(values)
+
+
+def over_others(text: str, found: Sequence[Point]) -> dict[str, str]:
+    """Wait-info less every other system that was scored at a latency of its own."""
+    names = {point["name"] for point in found}
+    gaps = {other: gap(found, "wait-info", other) for other in OTHERS if other in names}
+    return {f"{text}, wait-info over {other}": figure for other, figure in gaps.items()
+            if figure != NO_LATENCY}  # fmt: skip
 
 
 def full_sentence(found: Sequence[Point], first: str, second: str) -> str:
@@ -177,8 +189,10 @@ def claims() -> dict[str, str]:
     cost = json.loads((RESULTS / "multi30k" / "measurements.json").read_text("utf-8"))["cost"]
     relative = {name: f"{found['relative']:.1f}" for name, found in cost["systems"].items()}
     made = {
-        f"captions, wait-info over {other}": gap(captions, "wait-info", other)
-        for other in ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", "gsimt")
+        **over_others("captions", captions),
+        **over_others("talks", talks),
+        **over_others("news, bundled shape", points("de-en-systems", "set=newstest2015")),
+        **over_others("news, Big", points("de-en-big", "set=newstest2015")),
     }
     made |= {
         "captions, norm before, over multipath": gap(before, "wait-info", "multipath"),
@@ -187,8 +201,6 @@ def claims() -> dict[str, str]:
         "news, students' text, over multipath": gap(taught, "all", "multipath"),
         "news, students' text, over multipath by DAL": gap(taught, "all", "multipath", "paper.DAL"),
         "news, students' text, over wait-k, same weights": gap(taught, "all", "all-by-wait-k"),
-        "talks, over multipath": gap(talks, "wait-info", "multipath"),
-        "talks, over moe-wait-k": gap(talks, "wait-info", "moe-wait-k"),
         "catch-up of 6, same weights": gap(packed, "base-by-wait-info", "base-by-catch-up-of-6"),
         "catch-up of 10, same weights": gap(packed, "base-by-wait-info", "base-by-catch-up-of-10"),
         "catch-up of −8, talks": gap(talks, "wait-info", "wait-info-catch-up.-8"),
@@ -222,31 +234,38 @@ def claims() -> dict[str, str]:
         "zeta of the source, news": gap(parts, "zeta-source", "wait-info"),
         "zeta of the source, news, by DAL": gap(parts, "zeta-source", "wait-info", "paper.DAL"),
         "frequency, captions": gap(before, "wait-info-frequency", "wait-info"),
-        "full-sentence, greedy": full_sentence(small, "full-info", "full"),
-        "full-sentence, beam of 5": full_sentence(small, "full-info-beam5", "full-beam5"),
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
     }
-    return made | ablations(small) | from_analyses() | leads()
+    made |= ablations(small, "captions")
+    made |= ablations(points("de-en-parts"), "newstest2013")
+    return made | from_analyses() | leads()
 
 
-def ablations(found: Sequence[Point]) -> dict[str, str]:
-    """Changes of wait-info on captions, as far as they have been trained."""
+def ablations(found: Sequence[Point], text: str) -> dict[str, str]:
+    """Changes of wait-info, three seeds each, as far as they have been trained."""
     names = {point["name"] for point in found}
     made = {}
     for name, what in CHANGES.items():
         if name in names:
-            made[f"{what}, captions"] = gap(found, name, "wait-info")
-            made[f"{what}, captions, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
-            made[f"early stop, {what}, captions"] = early(found, f"{name}-allow")
-    made |= pooled(found)
-    made["early stop, captions, three seeds"] = early(found, "wait-info-allow")
+            made[f"{what}, {text}"] = gap(found, name, "wait-info")
+            made[f"{what}, {text}, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
+            made[f"early stop, {what}, {text}"] = early(found, f"{name}-allow")
+    if len(names & {"wait-info", *CHANGES} - {"multipath"}) > 1:
+        made[f"changes, all together, {text}"] = pooled(found)
+    if "wait-info-allow" in names:
+        made[f"early stop, {text}, three seeds"] = early(found, "wait-info-allow")
     for name in ("wait-info", "plain-cross-attention"):
-        made |= {f"AL at K = 3, {name}": at_dial(found, name, 3)} if name in names else {}
+        if name in names:
+            made[f"AL at K = 3, {name}, {text}"] = at_dial(found, name, 3)
+    for decoder, first, second in (("greedy", "full-info", "full"),
+                                   ("beam of 5", "full-info-beam5", "full-beam5")):  # fmt: skip
+        if first in names:
+            made[f"full-sentence, {text}, {decoder}"] = full_sentence(found, first, second)
     return made
 
 
-def pooled(found: Sequence[Point]) -> dict[str, str]:
+def pooled(found: Sequence[Point]) -> str:
     """How far wait-info and its changes differ, all together, as a table of systems by seeds.
 
     The interval of every difference is that of the residuals, which all of them share. The p-value
@@ -269,9 +288,7 @@ def pooled(found: Sequence[Point]) -> dict[str, str]:
     random = np.random.default_rng(1)
     spread = [random.permuted(scores, axis=0).mean(1).var() for _ in range(10_000)]
     p = np.mean(np.array(spread) >= scores.mean(1).var())
-    return {
-        "changes, all together": f"±{half:.1f} ({systems} systems, {blocks} seeds), p = {p:.1f}"
-    }
+    return f"±{half:.1f} ({systems} systems, {blocks} seeds), p = {p:.1f}"
 
 
 def level(found: Sequence[Point]) -> float:
@@ -310,7 +327,7 @@ def lead(found: Sequence[Point], first: str, others: str) -> str:
         if best and own is not None:
             leads[x] = own - max(best)
     if not leads:
-        return "no common latency"
+        return NO_LATENCY
     low, high, at = min(leads.values()), max(leads.values()), max(leads, key=leads.__getitem__)
     return f"{signed(low)} to {signed(high)}, largest at AL {at:g}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from waitinfo.text.files import read_lines
 
-FOLDERS = ("de-en", "en-vi", "multi30k-de-en", "upos")
+FOLDERS = ("de-en", "en-vi", "english", "german", "multi30k-de-en", "upos")
 TEST_AT = 900_500  # lines before the test part of europarl-178k
 
 
