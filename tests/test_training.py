@@ -22,7 +22,7 @@ from waitinfo.model.saving import load_model
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.training import train
+from waitinfo.training import train, updates
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.validation import Validation
 
@@ -238,19 +238,48 @@ def test_info_aware_full_sentence_model_trains(toy_corpus: Path, tmp_path: Path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("name", [n for n in SYSTEMS if not SYSTEMS[n].plans_by_length])
 def test_recorded_updates_learn_what_plain_ones_do(
-    toy_corpus: Path, tmp_path: Path, name: str
+    toy_corpus: Path, tmp_path: Path, name: str, accumulate: int
 ) -> None:
     curves = []
     for graphs in (False, True):
         given = values(toy_corpus, device="cuda", log_every=1, precision="float32", graphs=graphs)
+        given["training"]["accumulate"] = accumulate
         given["system"] = {"name": name}
         given["model"]["dropout"] = 0.0
         train(given, tmp_path / str(graphs), display=SilentDisplay())
         curves.append([row["loss"] for row in metrics(tmp_path / str(graphs)) if "loss" in row])
     assert len(curves[0]) == 60
     assert curves[0] == pytest.approx(curves[1], rel=1e-3)
+
+
+def test_batches_of_recorded_updates_add_up(
+    toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU: what would be recorded is called, and its losses are written in one place."""
+
+    class Called:
+        places: ClassVar[dict[str, torch.Tensor]] = {}
+
+        def run(self, update, batch, dial, share, stage) -> dict[str, torch.Tensor]:
+            found = update(batch, None if dial is None else torch.tensor(dial), torch.tensor(share))
+            for name, value in found.items():
+                self.places.setdefault(name, value.clone()).copy_(value)
+            return {name: self.places[name] for name in found}
+
+    given = values(toy_corpus, updates=12, log_every=1, accumulate=3)
+    given["model"] |= {"dropout": 0.0, "info": "attention"}
+    given["system"] = {"name": "wait-info", "whole_source_updates": 5}
+    train(given, tmp_path / "plain", display=SilentDisplay())
+    monkeypatch.setattr(updates.Updater, "_graphs", lambda updater: Called())
+    train(given, tmp_path / "summed", display=SilentDisplay())
+    plain, summed = (
+        [row["loss"] for row in metrics(tmp_path / name) if "loss" in row]
+        for name in ("plain", "summed")
+    )
+    assert len(plain) == 12 and plain == pytest.approx(summed, rel=1e-4)
 
 
 def test_where_nothing_can_be_compiled_training_goes_on(

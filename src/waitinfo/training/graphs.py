@@ -9,11 +9,11 @@ from update to update (tokens, dial, learning rate) is written into the recordin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from waitinfo.model.batch import Batch
 from waitinfo.systems import System
@@ -22,7 +22,7 @@ from waitinfo.systems.base import DialValue
 SEEN = 1  # how often a shape is computed normally before it is recorded
 MOST = 128  # recordings kept
 
-# Computes and applies an update: batch, dial, share of the gradient; returns the losses.
+# Computes a batch's part of an update: batch, dial, share of the gradient; returns the losses.
 Update = Callable[[Batch, Tensor | None, Tensor], dict[str, Tensor]]
 
 
@@ -58,6 +58,34 @@ class Recording:
         return self.losses
 
 
+class GradientSums:
+    """Sums of the gradients of an update's batches, in one place for all recordings.
+
+    Within a stage all batches have gradients for the same parameters.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.sums = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.used: dict[Hashable, list[int]] = {}
+
+    def add(self, stage: Hashable) -> None:
+        """Add the gradient of one batch."""
+        grads = {n: p.grad for n, p in enumerate(self.parameters) if p.grad is not None}
+        self.used[stage] = list(grads)
+        torch._foreach_add_([self.sums[n] for n in grads], list(grads.values()))
+
+    def hand_over(self, stage: Hashable) -> None:
+        """Make the sums the gradients that the optimizer sees."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for n in self.used[stage]:
+            self.parameters[n].grad = self.sums[n]
+
+    def clear(self) -> None:
+        torch._foreach_zero_(self.sums)
+
+
 class GraphedUpdates:
     """Runs updates, recording those whose shape comes again and again."""
 
@@ -70,7 +98,7 @@ class GraphedUpdates:
     def run(
         self, update: Update, batch: Batch, dial: DialValue | None, share: float, stage: Hashable
     ) -> dict[str, Tensor]:
-        """One update. Everything else that `update` does may depend only on the stage."""
+        """One batch. Everything else that `update` does may depend only on the stage."""
         key = (tuple(batch.source.shape), tuple(batch.target_in.shape), dial is None, stage)
         if recording := self.recordings.get(key):
             return recording.replay(batch, dial, share)

@@ -14,11 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import LossContext, Losses, System
+from waitinfo.systems.base import DialValue
 from waitinfo.training.batches import UpdateBatches
 from waitinfo.training.config import TrainingConfig
 from waitinfo.training.distributed import ProcessGroup
 from waitinfo.training.finite import FiniteGuard
-from waitinfo.training.graphs import GraphedUpdates, recordable, stage
+from waitinfo.training.graphs import GradientSums, GraphedUpdates, recordable, stage
 
 
 class Objective(nn.Module):
@@ -57,6 +58,8 @@ class Updater:
         self.optimizer = self._optimizer()
         self.objective = self._objective()
         self.graphs = self._graphs()
+        several = self.graphs is not None and config.accumulate > 1
+        self.gradients = GradientSums(model.parameters()) if several else None
 
     def _optimizer(self) -> torch.optim.Optimizer:
         config = self.config
@@ -82,7 +85,7 @@ class Updater:
         return DistributedDataParallel(objective, find_unused_parameters=True)
 
     def _graphs(self) -> GraphedUpdates | None:
-        alone = self.processes.size == 1 and self.config.accumulate == 1
+        alone = self.processes.size == 1
         if not (self.config.graphs and alone and self.device.type == "cuda"):
             return None
         return GraphedUpdates(self.device) if recordable(self.system) else None
@@ -109,18 +112,49 @@ class Updater:
     def _run_graphed(
         self, graphs: GraphedUpdates, item: UpdateBatches, update: int
     ) -> dict[str, Tensor]:
-        """The same with one batch, replayed where its like was recorded."""
+        """The same, replayed where the like of a batch was recorded."""
+        if self.gradients:
+            return self._run_summed(graphs, self.gradients, item, update)
         ((place, batch),) = item.batches
         context = self.context(place, update)
-        dial = self.system.training_dial(batch, context)
-        assert not isinstance(dial, Tensor)
 
         def compute(batch: Batch, dial: Tensor | None, share: Tensor) -> dict[str, Tensor]:
             self.optimizer.zero_grad(set_to_none=True)
             return self.apply(self._backward(batch, replace(context, dial=dial), share))
 
-        share = 1 / item.tokens
+        dial, share = self._dial(batch, context), 1 / item.tokens
         return graphs.run(compute, batch, dial, share, stage(self.system, update))
+
+    def _run_summed(
+        self, graphs: GraphedUpdates, sums: GradientSums, item: UpdateBatches, update: int
+    ) -> dict[str, Tensor]:
+        """The same with several batches: each adds to the gradient, which is applied at the end."""
+        now, losses = stage(self.system, update), dict[str, Tensor]()
+        for place, batch in item.batches:
+            context = self.context(place, update)
+
+            def compute(
+                batch: Batch, dial: Tensor | None, share: Tensor, context: LossContext = context
+            ) -> dict[str, Tensor]:
+                self.optimizer.zero_grad(set_to_none=True)
+                found = self._backward(batch, replace(context, dial=dial), share)
+                sums.add(now)
+                return found
+
+            found = graphs.run(compute, batch, self._dial(batch, context), 1 / item.tokens, now)
+            # A recording writes its losses into the same place each time.
+            for name, value in found.items():
+                losses[name] = losses[name] + value if name in losses else value.clone()
+        sums.hand_over(now)
+        losses = self.apply(losses)
+        sums.clear()
+        return losses
+
+    def _dial(self, batch: Batch, context: LossContext) -> DialValue | None:
+        """What the recorded loss would draw itself."""
+        dial = self.system.training_dial(batch, context)
+        assert not isinstance(dial, Tensor)
+        return dial
 
     def context(self, place: int, update: int) -> LossContext:
         """The context of a batch's loss; sets the seed of everything random in it."""
