@@ -110,6 +110,26 @@ def test_info_sum_loss_by_hand(total: str) -> None:
     expected = sum(abs(s - z) + abs(t - z) for (s, t), z in zip(sums, zetas, strict=True))
     found = info_sum_loss(source_info, target_info, source_mask, target_mask, total)
     assert float(found) == pytest.approx(expected)
+    # One norm for each side: I - I zeta / sum I, of all sentences.
+    rows = [((1.0, 0.5), zetas[0]), ((2.0,), zetas[1])], [((1.5,), zetas[0]), ((0.5,), zetas[1])]
+    norms = [
+        sum((i - i * zeta / sum(row)) ** 2 for row, zeta in side for i in row) ** 0.5
+        for side in rows
+    ]
+    found = info_sum_loss(source_info, target_info, source_mask, target_mask, total, "batch")
+    assert float(found) == pytest.approx(sum(norms))
+
+
+@pytest.mark.parametrize("norm", ["sentence", "batch"])
+def test_info_sum_loss_is_smooth_where_there_is_nothing_to_do(norm: str) -> None:
+    """Totals that are right, and a sentence without tokens on one side."""
+    source = torch.tensor([[1.2, 0.8], [1.0, 1.0]], requires_grad=True)
+    target = torch.tensor([[0.7, 1.3], [1.0, 1.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1], [1, 1]]).bool()
+    info_sum_loss(source, target, mask, mask, norm=norm).backward()
+    empty = torch.tensor([[1, 1], [0, 0]]).bool()
+    info_sum_loss(source, target, empty, mask, norm=norm).backward()
+    assert torch.isfinite(source.grad).all() and torch.isfinite(target.grad).all()
 
 
 infos = st.lists(st.floats(0.01, 1.99), min_size=1, max_size=9)

@@ -152,17 +152,27 @@ def info_sum_loss(
     source_mask: Tensor,
     target_mask: Tensor,
     total: str = "mean",
+    norm: str = "sentence",
 ) -> Tensor:
-    """|sum I_src - zeta| + |sum I_tgt - zeta| (Eq. 6), summed over the batch.
+    """How far the totals of info are from zeta on both sides, for the whole batch.
 
     The masks select the real tokens, without special tokens. zeta is the mean of both lengths, the
-    source length n, or the target length m, as `total` says.
+    source length n, or the target length m, as `total` says. The norm is of each sentence's total,
+    |sum I - zeta|, added up (Eq. 6), or, as in the authors' code, one over the infos of the whole
+    batch: of their distance to what they would be if they were scaled to add up to zeta.
     """
     n, m = source_mask.sum(-1), target_mask.sum(-1)
     zeta = {"mean": (n + m) / 2, "source": n, "target": m}[total].to(source_info.dtype)
-    source = (source_info * source_mask).sum(-1)
-    target = (target_info * target_mask).sum(-1)
-    return ((source - zeta).abs() + (target - zeta).abs()).sum()
+    losses = []
+    for info, mask in ((source_info, source_mask), (target_info, target_mask)):
+        kept = info * mask
+        sums = kept.sum(-1)
+        if norm == "sentence":
+            losses.append((sums - zeta).abs().sum())
+        else:
+            scale = 1 - zeta / sums.clamp_min(1e-6)
+            losses.append(torch.linalg.vector_norm(kept * scale[:, None]))
+    return losses[0] + losses[1]
 
 
 def info_path(

@@ -38,6 +38,7 @@ from waitinfo.text.special import PAD
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
 INFO_TOTALS = ("mean", "source", "target")
+INFO_NORMS = ("sentence", "batch")
 
 DialValue = float | tuple[float, ...]
 
@@ -125,6 +126,7 @@ class SystemOptions:
 
     info_weight: float = 0.3  # lambda of the info-sum loss, if info is learned
     info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
+    info_norm: str = "sentence"  # of the distance to zeta: of each sentence, or of the whole batch
     whole_source_updates: int = 0  # number of first updates with the whole source visible
     confidence: str = "none"  # loss weights by confidence over prefixes: none, prefix, relative
     confidence_after: int = 4000  # number of first updates without these weights
@@ -139,6 +141,8 @@ class SystemOptions:
                 raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be 0 or more")
         if self.info_total not in INFO_TOTALS:
             raise unknown("system.info_total", self.info_total, INFO_TOTALS)
+        if self.info_norm not in INFO_NORMS:
+            raise unknown("system.info_norm", self.info_norm, INFO_NORMS)
 
 
 class System(ABC):
@@ -296,10 +300,11 @@ class System(ABC):
         total, parts = cross_entropy(model, decoded, batch, smoothing, context.weights)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
+            options = self.options
             info_sum = info_sum_loss(
-                source.info, target.info, *info_masks(batch), self.options.info_total
+                source.info, target.info, *info_masks(batch), options.info_total, options.info_norm
             )
-            total = total + self.options.info_weight * info_sum
+            total = total + options.info_weight * info_sum
             parts["info_sum"] = info_sum.detach()
         return Losses(total, parts)
 
