@@ -127,7 +127,7 @@ def norm_before(results: Path) -> dict[str, Output]:
 
 
 def en_vi(results: Path) -> dict[str, Output]:
-    """The full-sentence model did not learn to translate: it is in the table only."""
+    """Full-sentence models, of which one alone learned to translate, are in the table only."""
     curves = by_name(read_points([results / "en-vi" / "points.jsonl"]))
     systems = {name: curve for name, curve in curves.items() if CATCH_UP not in name}
     others = {name: curve for name, curve in curves.items() if CATCH_UP in name}

@@ -22,6 +22,12 @@ from waitinfo.evaluation.points import Point, read_points, select
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", "gsimt",
           "gsimt-style")  # fmt: skip
+SWITCHES = (  # what the authors' code does differently, and beside what it is seen
+    ("no-floor", "wait-info"), ("no-whole-source", "wait-info"), ("tiny-sum-loss", "wait-info"),
+    ("sum-by-batch", "wait-info"), ("info-before-dropout", "wait-info"), ("four-k", "wait-info"),
+    ("as-authors", "wait-info"), ("multipath-warm", "multipath"),
+    ("multipath-four-k", "multipath"), ("wait-info", "wait-info-by-wait-k"),
+)  # fmt: skip
 NO_LATENCY = "no common latency"
 CHANGES = {
     "plain-self-attention": "without info in self-attention",
@@ -37,8 +43,10 @@ CHANGES = {
     "info-by-norm": "info by norm",
     "multipath": "multipath",
 }
+MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
+LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
 SOME_AL = (3, 5, 7)  # where catch-up is shown
-POOLED_AL = range(3, 9)  # that all changes on captions reach
+POOLED_AL = range(3, 9)  # where changes are compared all together
 LEAD_AL = [x / 2 for x in range(2, 21)]  # where leads are looked for
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
 
@@ -140,6 +148,7 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
             made["tokens from an even path at K = 5"] = (
                 f"{off['mean']:.1f}, within 1 and 2: {shares}"
             )
+    made["total of a reference to that of its source"] = f"{found['ratio']['totals_ratio']:.2f}"
     for side in ("source", "target"):
         content, function = (
             found["pos"][side]["kinds"][kind] for kind in ("content words", "function words")
@@ -148,12 +157,29 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
             made[f"{side}, {name}"] = (
                 f"{content[part]['mean']:.2f} and {function[part]['mean']:.2f}"
             )
+        tags = found["pos"][side]["tags"]
+        made[f"{side}, single tokens, the paper's groups"] = (
+            f"{of_tags(tags, MORE):.2f} and {of_tags(tags, LESS):.2f}"
+        )
+        per_token = (f"{kind['info_per_token']:.2f}" for kind in (content, function))
+        made[f"{side}, per token"] = " and ".join(per_token)
+    if "attention" in found:
+        layers = [*found["attention"]["encoder"], *found["attention"]["decoder"]]
+        weights = [layer["correlation"] for layer in layers]
+        made["own weight and info, correlation"] = f"{min(weights):.2f} to {max(weights):.2f}"
     made |= split(found["early-stop"])
     for other in found["significance"]["against"]:
         every = "catch_up" not in other["name"]
         shown = [at for at in other["at"] if every or at["latency"] in SOME_AL]
         made[f"wait-info over {other['name']}"] = "; ".join(map(significance, shown))
     return made
+
+
+def of_tags(tags: dict[str, Any], names: Sequence[str]) -> float:
+    """Mean info of words of one token that have these tags."""
+    single = [tags[name]["info_of_single_tokens"] for name in names if name in tags]
+    counts = [each.get("count", 0) for each in single]
+    return float(np.average([each.get("mean", 0) for each in single], weights=counts))
 
 
 def split(found: dict[str, Any]) -> dict[str, str]:
@@ -231,6 +257,7 @@ def claims() -> dict[str, str]:
         "without info in cross-attention, news": gap(parts, "plain-cross-attention", "wait-info"),
         "source info 1, news": gap(parts, "source-info-one", "wait-info"),
         "source info 1, news, by DAL": gap(parts, "source-info-one", "wait-info", "paper.DAL"),
+        "info of the target alone over multipath, news": gap(parts, "source-info-one", "multipath"),
         "zeta of the source, news": gap(parts, "zeta-source", "wait-info"),
         "zeta of the source, news, by DAL": gap(parts, "zeta-source", "wait-info", "paper.DAL"),
         "frequency, captions": gap(before, "wait-info-frequency", "wait-info"),
@@ -239,7 +266,49 @@ def claims() -> dict[str, str]:
     }
     made |= ablations(small, "captions")
     made |= ablations(points("de-en-parts"), "newstest2013")
-    return made | from_analyses() | leads()
+    return made | from_analyses() | as_authors() | leads()
+
+
+def as_authors() -> dict[str, str]:
+    """Ours with the settings of the authors' code, its switches, and that code."""
+    made = {}
+    theirs = points("authors-code")
+    for experiment, text in (("multi30k-authors", "captions"), ("europarl-178k", "Europarl")):
+        found = points(experiment)
+        sets = {point["set"] for point in found}
+        beside = [*found, *(point for point in theirs if point["set"] in sets)]
+        names = {point["name"] for point in found}
+        for axis, by in (("paper.AL", ""), ("paper.DAL", " by DAL")):
+            made[f"authors' settings, {text}, over multipath{by}"] = gap(
+                found, "wait-info", "multipath", axis
+            )
+        for first, second in SWITCHES:
+            if first in names:
+                made[f"authors' settings, {text}, {first} over {second}"] = gap(
+                    found, first, second
+                )
+        for system in ("wait-info", "multipath"):
+            made[f"authors' settings, {text}, early stop, {system}"] = early(
+                found, f"{system}-allow"
+            )
+            made[f"authors' settings, {text}, {system}, ours less theirs"] = gap(
+                beside, f"{system}-allow", f"authors-{system}"
+            )
+        made[f"authors' code, {text}, over multipath-warm"] = gap(
+            beside, "authors-wait-info", "authors-multipath-warm"
+        )
+    return {name: figure for name, figure in made.items() if figure not in (NO_LATENCY, "%")}
+
+
+def full_sentences(found: Sequence[Point], text: str) -> dict[str, str]:
+    """Full-sentence translation with info less that without."""
+    names = {point["name"] for point in found}
+    made = {}
+    for decoder, first, second in (("greedy", "full-info", "full"),
+                                   ("beam of 5", "full-info-beam5", "full-beam5")):  # fmt: skip
+        if first in names:
+            made[f"full-sentence, {text}, {decoder}"] = full_sentence(found, first, second)
+    return made
 
 
 def ablations(found: Sequence[Point], text: str) -> dict[str, str]:
@@ -251,6 +320,9 @@ def ablations(found: Sequence[Point], text: str) -> dict[str, str]:
             made[f"{what}, {text}"] = gap(found, name, "wait-info")
             made[f"{what}, {text}, by DAL"] = gap(found, name, "wait-info", "paper.DAL")
             made[f"early stop, {what}, {text}"] = early(found, f"{name}-allow")
+    for side, name in (("source", "target-info-one"), ("target", "source-info-one")):
+        if {name, "multipath"} <= names:
+            made[f"info of the {side} alone over multipath, {text}"] = gap(found, name, "multipath")
     if len(names & {"wait-info", *CHANGES} - {"multipath"}) > 1:
         made[f"changes, all together, {text}"] = pooled(found)
     if "wait-info-allow" in names:
@@ -258,10 +330,7 @@ def ablations(found: Sequence[Point], text: str) -> dict[str, str]:
     for name in ("wait-info", "plain-cross-attention"):
         if name in names:
             made[f"AL at K = 3, {name}, {text}"] = at_dial(found, name, 3)
-    for decoder, first, second in (("greedy", "full-info", "full"),
-                                   ("beam of 5", "full-info-beam5", "full-beam5")):  # fmt: skip
-        if first in names:
-            made[f"full-sentence, {text}, {decoder}"] = full_sentence(found, first, second)
+    made |= full_sentences(found, text)
     return made
 
 
@@ -275,12 +344,9 @@ def pooled(found: Sequence[Point]) -> str:
     for point in found:
         if point["name"] in {"wait-info", *CHANGES} - {"multipath"}:
             runs[point["name"]][point["seed"]].append(point)
-    blocks = max(map(len, runs.values()))
-    scores = np.array([
-        [level(seeds[seed]) for seed in sorted(seeds)]
-        for seeds in runs.values()
-        if len(seeds) == blocks
-    ])  # fmt: skip
+    levels = [[level(seeds[seed]) for seed in sorted(seeds)] for seeds in runs.values()]
+    blocks = max(map(len, levels))
+    scores = np.array([found for found in levels if len(found) == blocks and None not in found])
     systems = len(scores)
     free = (systems - 1) * (blocks - 1)
     left = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
@@ -291,10 +357,11 @@ def pooled(found: Sequence[Point]) -> str:
     return f"±{half:.1f} ({systems} systems, {blocks} seeds), p = {p:.1f}"
 
 
-def level(found: Sequence[Point]) -> float:
-    """Mean BLEU over latencies that all of them reach."""
+def level(found: Sequence[Point]) -> float | None:
+    """Mean BLEU over the latencies of POOLED_AL; None for a curve that does not reach them all."""
     (curve,) = make_curves(found, "paper.AL", "BLEU")
-    return float(np.mean([curve.at(x) for x in POOLED_AL]))
+    scores = [curve.at(x) for x in POOLED_AL]
+    return None if None in scores else float(np.mean(scores))
 
 
 def student(free: int) -> float:
@@ -314,22 +381,39 @@ def at_dial(found: Sequence[Point], name: str, k: int) -> str:
 def lead(found: Sequence[Point], first: str, others: str) -> str:
     """The lead over the best curve at each latency: from … to …, and where it is largest.
 
-    `others` is a pattern of names. Seeds are averaged, those without any of the others left out.
+    `others` is a pattern of names: wait-k, and wait-k with catch-up. Latencies that no curve with
+    catch-up reaches do not count. Which curve is best is decided by the mean of the seeds.
     """
     names = {p["name"] for p in found if re.fullmatch(others, p["name"])}
-    seeds = {p["seed"] for p in found if p["name"] in names}
-    curves = {c.name: c for c in make_curves([p for p in found if p["seed"] in seeds],
-                                             "paper.AL", "BLEU")}  # fmt: skip
+    seeds = sorted(
+        {p["seed"] for p in found if p["name"] in names and "catch-up" in p["name"]}
+        & {p["seed"] for p in found if p["name"] == first},
+        key=str,
+    )
+    curves = {
+        (c.name, seed): c
+        for seed in seeds
+        for c in make_curves([p for p in found if p["seed"] == seed], "paper.AL", "BLEU")
+    }
+
+    def at(name: str, x: float) -> list[float]:
+        """Its score with each seed; nothing if it has not all of them."""
+        scores = [curves[name, s].at(x) if (name, s) in curves else None for s in seeds]
+        return [] if None in scores else [y for y in scores if y is not None]
+
     leads = {}
     for x in LEAD_AL:
-        best = [y for name in names if (y := curves[name].at(x)) is not None]
-        own = curves[first].at(x) if first in curves else None
-        if best and own is not None:
-            leads[x] = own - max(best)
+        best = {name: y for name in names if (y := at(name, x))}
+        if (own := at(first, x)) and any("catch-up" in name for name in best):
+            highest = max(best.values(), key=mean)
+            leads[x] = [a - b for a, b in zip(own, highest, strict=True)]
     if not leads:
         return NO_LATENCY
-    low, high, at = min(leads.values()), max(leads.values()), max(leads, key=leads.__getitem__)
-    return f"{signed(low)} to {signed(high)}, largest at AL {at:g}"
+    means = {x: mean(values) for x, values in leads.items()}
+    top = max(means, key=means.__getitem__)
+    seen = f": {with_seeds(leads[top])}" if len(seeds) > 1 else ""
+    low, high = signed(min(means.values())), signed(means[top])
+    return f"{low} to {high}, largest at AL {top:g}{seen}"
 
 
 def lead_on_same_weights(found: dict[str, Any]) -> str:

@@ -130,7 +130,7 @@ def authors_code(results: Path) -> dict[str, Output]:
             here = select(theirs, [f"set={set_name}"])
             curves = by_name([*here, *read_points([path])])
             shown = [curves[name] for name in SIDE_BY_SIDE if name in curves]
-            title = f"{text}: the authors' code and this one, endings allowed"
+            title = f"{text}: the authors' code and ours"
             found[f"authors-code/{name}"] = Picture(shown, title)
     return found
 
