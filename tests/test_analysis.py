@@ -400,7 +400,11 @@ def test_significance_against_several_systems(analysed: Analysed, tmp_path: Path
     ]  # fmt: skip
     plain, faster = found["against"]
     (alone,) = analysed.numbers["significance"]["against"]
-    assert plain["points"] == alone["points"] and plain["at"] == alone["at"]
+    assert plain["points"] == alone["points"]
+    # Round latencies for all of them, so that the steps may be others; the figures are the same.
+    seen, before = ({at["latency"]: at for at in each["at"]} for each in (plain, alone))
+    assert set(seen) & set(before) and {at["latency"] for at in faster["at"]} & set(seen)
+    assert all(seen[x] == before[x] for x in set(seen) & set(before))
     for one, other in zip(plain["points"], faster["points"], strict=True):
         assert other["latency"] > one["latency"]  # one more READ after every second token
     assert (tmp_path / "significance.png").exists()

@@ -39,6 +39,9 @@ class Diagonal:
 
     def numbers(self) -> Numbers:
         found = {name: np.concatenate(parts) for name, parts in self.found.items()}
+        if not len(found["info"]):  # every sentence has one token
+            return {"tokens": 0, "weight": None, "weight_without_info": None, "correlation": None,
+                    "correlation_without_info": None, "by_info": []}  # fmt: skip
         relative = {name: found[name] * found["seen"] for name in ("biased", "plain")}
         edges = quantile_bins(found["info"], BINS)
         bins = bin_of(found["info"], edges)
@@ -90,13 +93,16 @@ class Distance:
             self.attended[name] += (weight * gaps).sum()
             self.mass[name] += weight.sum()
 
+    def _attended(self, name: str) -> float | None:
+        return self.attended[name] / self.mass[name] if self.mass[name] else None
+
     def numbers(self) -> Numbers:
         middles = (np.array(DISTANCE_EDGES[1:]) + DISTANCE_EDGES[:-1]) / 2
         return {
             "pairs": int(self.count.sum()),
             "mean_distance": self.distance / max(1.0, self.count.sum()),
-            "attended_distance": self.attended["biased"] / self.mass["biased"],
-            "attended_distance_without_info": self.attended["plain"] / self.mass["plain"],
+            "attended_distance": self._attended("biased"),
+            "attended_distance_without_info": self._attended("plain"),
             "by_distance": [
                 {
                     "distance": float(middles[b]),
@@ -136,7 +142,7 @@ def compute(study: Study) -> Numbers:
         study.progress.advance(done)
     config = loaded.model.config
     return {
-        "k": middle.k,
+        "k": study.main.shown(middle.k),
         "switches": {
             "info_self_attention": config.info_self_attention,
             "info_cross_attention": config.info_cross_attention,
@@ -164,7 +170,8 @@ def tables(found: Numbers) -> list[Table]:
     ]  # fmt: skip
     return [
         Table(
-            f"Self-attention: weight of a token on itself, at dial {found['k']:g}",
+            "Self-attention: weight of a token on itself"
+            + ("" if found["k"] is None else f", at dial {found['k']:g}"),
             ["layer", "tokens", "weight on itself", "without info",
              "correlation with info", "without info"],
             own,

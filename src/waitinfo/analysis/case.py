@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waitinfo.analysis.study import Decoded, Study, Subject
-from waitinfo.analysis.summaries import Numbers, Table
+from waitinfo.analysis.summaries import Numbers, Table, cell
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.tokenizer import SPACE, Tokenizer
 
@@ -82,7 +82,7 @@ def shown(piece: Numbers) -> str:
 
 def title(subject: Numbers, latency: str) -> str:
     at = f"{subject['dial']} = {subject['k']:g}, " if subject["dial"] else ""
-    return f"{subject['name']}, {at}{latency} {subject['latency']:.1f}"
+    return f"{subject['name']}, {at}{latency} {cell(subject['latency'], 1) or 'undefined'}"
 
 
 def tables(found: Numbers) -> list[Table]:

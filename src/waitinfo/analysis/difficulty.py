@@ -8,8 +8,18 @@ import numpy as np
 
 from waitinfo.analysis.alignment import alignments, crossing_share
 from waitinfo.analysis.study import Decoded, Study
-from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
+from waitinfo.analysis.summaries import (
+    Numbers,
+    Table,
+    bin_of,
+    cell,
+    correlation,
+    mean_of_known,
+    quantile_bins,
+    titled,
+)
 from waitinfo.evaluation.quality import score, sentence_scores
+from waitinfo.evaluation.trace import Units
 
 NAME, TITLE = "difficulty", "Sentence length and word order"
 BINS = 4
@@ -19,18 +29,20 @@ SHOWN = 10  # sentences where two policies differ most
 def compute(study: Study) -> Numbers:
     tokens = study.main.evaluation.tokenized
     lines = alignments(study.float_model, tokens, study.reference_tokens, study.progress)
+    units = Units.of([], study.sources).reference_length  # words, or characters without spaces
     features = {
-        "length": np.array([len(text.split()) for text in study.sources], np.float64),
+        "length": np.array([units(text) for text in study.sources], np.float64),
         "crossings": np.array([crossing_share(line) for line in lines]),
     }
     pair = study.matched()
-    names = [subject.name for subject in study.subjects]
+    for decoded in pair:
+        study.require_latency(NAME, decoded)
     found: Numbers = {
         "latency": study.x,
         "subjects": [
-            {"name": name, "k": decoded.k, "latency": decoded.latency,
+            {"name": subject.name, "k": subject.shown(decoded.k), "latency": decoded.latency,
              "BLEU": score("BLEU", decoded.texts, study.references).score}
-            for name, decoded in zip(names, pair, strict=True)
+            for subject, decoded in zip(study.subjects, pair, strict=True)
         ],
     }  # fmt: skip
     for name, values in features.items():
@@ -57,7 +69,7 @@ def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str
                 "subjects": [
                     {
                         "BLEU": score("BLEU", [decoded.texts[i] for i in at], here).score,
-                        "latency": float(np.nanmean(decoded.latencies[at])),
+                        "latency": mean_of_known(decoded.latencies[at]),
                     }
                     for decoded in pair
                 ],
@@ -85,7 +97,10 @@ def differences(study: Study, pair: Sequence[Decoded], features: dict[str, np.nd
 
 
 def tables(found: Numbers) -> list[Table]:
-    names = [f"{s['name']} {s['k']:g}" for s in found["subjects"]]
+    names = [titled(s["name"], s["k"]) for s in found["subjects"]]
+    lags = ", ".join(
+        f"{name} at {cell(s['latency'])}" for name, s in zip(names, found["subjects"], strict=True)
+    )
     heads = ["", "sentences"] + [
         f"{name}, {what}" for name in names for what in ("BLEU", found["latency"])
     ]
@@ -99,7 +114,7 @@ def tables(found: Numbers) -> list[Table]:
              *(cell(v) for s in b["subjects"] for v in (s["BLEU"], s["latency"]))]
             for b in found[feature]
         ]  # fmt: skip
-        made.append(Table(title, heads, rows))
+        made.append(Table(f"{title} ({found['latency']}: {lags})", heads, rows))
     if "differences" in found:
         made.append(largest(found["differences"], names))
     return made

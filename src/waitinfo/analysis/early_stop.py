@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from waitinfo.analysis.study import Decoded, Study, Subject
-from waitinfo.analysis.summaries import Numbers, Table, cell, percent
+from waitinfo.analysis.summaries import Numbers, Table, cell, dial, percent
 from waitinfo.evaluation.quality import score
+from waitinfo.evaluation.trace import Units
 
 NAME, TITLE = "early-stop", "Early stop"
 
@@ -27,10 +28,12 @@ def at_dial(study: Study, subject: Subject, k: float) -> Numbers:
     """Numbers of one dial value, with endings allowed and with the guard."""
     allowed = subject.decoded(k, "allow", study.progress)
     guarded = subject.decoded(k, "guard", study.progress)
+    study.require_latency(NAME, allowed)
+    study.require_latency(NAME, guarded)
     early = allowed.early
     last = np.array([h.path[-1] < h.source_length - 1 for h in allowed.hypotheses])
     return {
-        "k": k,
+        "k": subject.shown(k),
         "latency": {"allow": allowed.latency, "guard": guarded.latency},
         "early_stop": float(early.mean()),
         "before_last_token": float(last.mean()),
@@ -52,13 +55,14 @@ def split(
     """Scores of the chosen sentences; None if there are none."""
     if not chosen.any():
         return None
-    words = [len(r.split()) for r, c in zip(references, chosen, strict=True) if c]
+    length = Units.of([], references).reference_length
+    words = sum(length(r) for r, c in zip(references, chosen, strict=True) if c)
     return {
         "allow": part(allowed, references, chosen),
         "guard": part(guarded, references, chosen),
         "length_ratio": {
-            found.ending: sum(len(t.split()) for t, c in zip(found.texts, chosen, strict=True) if c)
-            / sum(words)
+            found.ending: sum(length(t) for t, c in zip(found.texts, chosen, strict=True) if c)
+            / words
             for found in (allowed, guarded)
         },
     }
@@ -79,7 +83,7 @@ def tables(found: Numbers) -> list[Table]:
         for at in subject["dials"]:
             early, complete = at["split"]["early"] or {}, at["split"]["complete"] or {}
             rows.append(
-                [subject["name"], f"{at['k']:g}", cell(at["latency"]["allow"]),
+                [subject["name"], dial(at["k"]), cell(at["latency"]["allow"]),
                  percent(at["early_stop"]), percent(at["before_last_token"]),
                  cell(at["BLEU"]["allow"]), cell(at["BLEU"]["guard"]), cell(early.get("allow")),
                  cell(early.get("guard")), cell(complete.get("allow"))]

@@ -52,8 +52,8 @@ def facts_table(facts: Numbers) -> Table:
     ]
     for subject in facts["subjects"]:
         model = subject["model"]
-        dials = ", ".join(f"{k:g}" for k in subject["dials"])
-        about = f"{subject['system']} at {dials}; model {model['folder']}, {model['parameters']:,}"
+        dials = " at " + ", ".join(f"{k:g}" for k in subject["dials"]) if subject["dials"] else ""
+        about = f"{subject['system']}{dials}; model {model['folder']}, {model['parameters']:,}"
         rows.append([subject["name"], f"{about} parameters, sha256 {model['sha256'][:12]}"])
     return Table("What was analysed", ["", ""], rows)
 

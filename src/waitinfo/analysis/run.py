@@ -22,7 +22,7 @@ from waitinfo.analysis.pictures import figures
 from waitinfo.analysis.recording import require_attention
 from waitinfo.analysis.report import report_html
 from waitinfo.analysis.study import Study
-from waitinfo.analysis.summaries import Numbers, Table
+from waitinfo.analysis.summaries import Numbers, Table, plain
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.plot import save_figure
 
@@ -73,42 +73,77 @@ ANALYSES = {
 }  # fmt: skip
 
 
-def choose(study: Study, wanted: Sequence[str] | None) -> tuple[list[Analysis], list[str]]:
-    """The analyses to make, and notes on those left out; one that was asked for is an error."""
-    chosen, notes = [], []
+def choose(study: Study, wanted: Sequence[str] | None) -> list[Analysis]:
+    """The analyses to make; notes on those left out. One that was asked for is an error."""
+    chosen = []
     for name in wanted or list(ANALYSES):
         try:
             ANALYSES[name].check(study)
         except WaitinfoError as error:
             if wanted:
                 raise
-            notes.append(f"left out: {str(error).removeprefix('--what ')}")
+            study.notes.append(f"left out: {str(error).removeprefix('--what ')}")
             continue
         chosen.append(ANALYSES[name])
     if not chosen:
-        raise WaitinfoError("nothing can be analysed: " + "; ".join(notes))
-    return chosen, notes
+        raise WaitinfoError("nothing can be analysed: " + "; ".join(study.notes))
+    return chosen
 
 
 def analyse(
-    study: Study, chosen: Sequence[Analysis], out: Path, notes: Sequence[str] = ()
+    study: Study, chosen: Sequence[Analysis], out: Path, asked: bool = False
 ) -> dict[str, Numbers]:
-    """Make the analyses and write them; an analysis is written as soon as it is complete."""
+    """Make the analyses and write them; an analysis is written as soon as it is complete.
+
+    One that turns out not to be possible is left out. If it was asked for, that is an error, raised
+    when everything else is written. Analyses of the same that are in the folder are in the report.
+    """
     found: dict[str, Numbers] = {}
-    sections: dict[str, tuple[str, Sequence[Table], dict[str, bytes]]] = {}
-    facts = study.facts()
+    facts = json.loads(json.dumps(plain(study.facts())))
+    failed = None
     for analysis in chosen:
-        numbers = json.loads(json.dumps(analysis.compute(study)))  # as it will be read
+        try:
+            numbers = json.loads(json.dumps(plain(analysis.compute(study))))  # as it will be read
+        except WaitinfoError as error:
+            failed = error
+            study.notes.append(f"left out: {error}")
+            continue
         found[analysis.name] = numbers
         text = json.dumps({"facts": facts, analysis.name: numbers}, indent=1, ensure_ascii=False)
         (out / f"{analysis.name}.json").write_text(text + "\n", "utf-8")
-        study.progress.stage(f"pictures: {analysis.name}")
-        pictures = draw(analysis.name, numbers, out)
-        sections[analysis.name] = (analysis.title, analysis.tables(numbers), pictures)
-    title = f"{study.main.name} on {study.main.evaluation.test.name}"
-    text = report_html(title, facts, sections, notes, waitinfo.__version__)
-    (out / "report.html").write_text(text, "utf-8")
+    if failed and not found:
+        raise failed
+    write_report(study, facts, {**earlier(out, facts, study.notes), **found}, out)
+    if failed and asked:
+        raise failed
     return found
+
+
+def earlier(out: Path, facts: Numbers, notes: list[str]) -> dict[str, Numbers]:
+    """Analyses that are in the folder, if they are of the same systems and sentences."""
+    found: dict[str, Numbers] = {}
+    for name in ANALYSES:
+        try:
+            kept = json.loads((out / f"{name}.json").read_text("utf-8"))
+            same = kept["facts"] == facts
+            found |= {name: kept[name]} if same else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if not same:
+            notes.append(f"not in the report: {name}.json, which is of another model, text or dial")
+    return found
+
+
+def write_report(study: Study, facts: Numbers, found: dict[str, Numbers], out: Path) -> None:
+    sections: dict[str, tuple[str, Sequence[Table], dict[str, bytes]]] = {}
+    for name, analysis in ANALYSES.items():
+        if name in found:
+            study.progress.stage(f"pictures: {name}")
+            pictures = draw(name, found[name], out)
+            sections[name] = (analysis.title, analysis.tables(found[name]), pictures)
+    title = f"{study.main.name} on {study.main.evaluation.test.name}"
+    text = report_html(title, facts, sections, study.notes, waitinfo.__version__)
+    (out / "report.html").write_text(text, "utf-8")
 
 
 def draw(what: str, numbers: Numbers, out: Path) -> dict[str, bytes]:

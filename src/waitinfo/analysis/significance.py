@@ -21,6 +21,11 @@ from waitinfo.evaluation.quality import RESAMPLES, from_statistics, sentence_sta
 NAME, TITLE = "significance", "Paired bootstrap at equal latency"
 SEED = 12345
 METRIC = "BLEU"
+FEWEST = 5  # sentences: of fewer, resamples say nothing
+NONE_COMMON = (
+    "the systems have no latency in common; give dial values whose latencies overlap "
+    "(--k, --against-k)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,17 @@ def draw_counts(sentences: int, resamples: int, seed: int = SEED) -> np.ndarray:
 
 
 def sampled(decoded: Sequence[Decoded], references: Sequence[str], counts: np.ndarray) -> Sampled:
+    """Dial values at which the latency of no sentence is defined are left out."""
     latency, quality = [], []
     for each in decoded:
+        known = ~np.isnan(each.latencies)
+        if not known.any():
+            continue
         statistics = counts @ sentence_statistics(METRIC, each.texts, references)
         quality.append([from_statistics(METRIC, row) for row in statistics])
-        known = ~np.isnan(each.latencies)
-        latency.append(counts[:, known] @ each.latencies[known] / counts[:, known].sum(1))
+        drawn = counts[:, known].sum(1)
+        sums = counts[:, known] @ each.latencies[known]
+        latency.append(np.where(drawn > 0, sums / np.maximum(drawn, 1), each.latency))
     return Sampled(np.array(latency).T, np.array(quality).T)
 
 
@@ -73,16 +83,17 @@ def compare(
     """The difference at each latency of a grid that both curves cover."""
     counts = draw_counts(len(references), resamples)
     curves = [sampled(each, references, counts) for each in (first, second)]
-    low = max(curve.latency[0].min() for curve in curves)
-    high = min(curve.latency[0].max() for curve in curves)
+    return differences(curves[0], curves[1], grid(curves))
+
+
+def differences(first: Sampled, second: Sampled, latencies: Sequence[float]) -> list[Numbers]:
+    """The difference at those latencies that both cover; at the middle if they are between two."""
+    low, high = common(first, second)
     if not low < high:
-        raise WaitinfoError(
-            "the two systems have no latency in common; give dial values whose latencies overlap "
-            "(--k, --against-k)"
-        )
+        return []
     found = []
-    for x in grid(curves, low, high):
-        scores = [curve.at(x) for curve in curves]
+    for x in [x for x in latencies if low <= x <= high] or [(low + high) / 2]:
+        scores = [curve.at(x) for curve in (first, second)]
         gap = scores[0] - scores[1]
         bounds = np.quantile(gap[1:], [0.025, 0.975])
         found.append(
@@ -97,35 +108,48 @@ def compare(
     return found
 
 
-def grid(curves: Sequence[Sampled], low: float, high: float) -> list[float]:
-    """Round latencies that both cover; the middle if there is none."""
+def common(*curves: Sampled) -> tuple[float, float]:
+    """From where to where all of them reach, on the whole test set."""
+    if not all(curve.latency.size for curve in curves):
+        return 0.0, 0.0
+    ends = [(curve.latency[0].min(), curve.latency[0].max()) for curve in curves]
+    return max(low for low, _ in ends), min(high for _, high in ends)
+
+
+def grid(curves: Sequence[Sampled]) -> list[float]:
+    """Round latencies that at least two of them cover."""
     made = [
         Curve("", [CurvePoint(x, 0.0, 0.0, 0.0, "") for x in sorted(curve.latency[0].tolist())])
         for curve in curves
+        if curve.latency.size
     ]
-    inside = [x for x in default_grid(made) if low <= x <= high]
-    return inside or [(low + high) / 2]
+    return default_grid(made) if len(made) > 1 else []
 
 
 def compute(study: Study) -> Numbers:
-    first, *others = (
+    count = len(study.references)
+    if count < FEWEST:
+        raise WaitinfoError(f"{NAME}: needs at least {FEWEST} sentences")
+    decoded = [
         [subject.decoded(k, "guard", study.progress) for k in subject.dials]
         for subject in (study.main, *study.others)
-    )
+    ]
     study.progress.stage("bootstrap")
+    counts = draw_counts(count, RESAMPLES)
+    first, *others = (sampled(each, study.references, counts) for each in decoded)
+    latencies = grid([first, *others])
+    found = [differences(first, other, latencies) for other in others]
+    if not any(found):
+        raise WaitinfoError(f"{NAME}: {NONE_COMMON}")
     return {
         "subject": study.main.name,
         "latency": study.x,
         "resamples": RESAMPLES,
-        "sentences": len(study.references),
-        "points": points(first),
+        "sentences": count,
+        "points": points(decoded[0]),
         "against": [
-            {
-                "name": subject.name,
-                "points": points(decoded),
-                "at": compare(first, decoded, study.references),
-            }
-            for subject, decoded in zip(study.others, others, strict=True)
+            {"name": subject.name, "points": points(each), "at": at}
+            for subject, each, at in zip(study.others, decoded[1:], found, strict=True)
         ],
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from waitinfo.analysis.infos import PairInfo, pair_infos
-from waitinfo.analysis.summaries import Numbers
+from waitinfo.analysis.summaries import Numbers, mean_of_known, titled
 from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
@@ -20,6 +20,8 @@ from waitinfo.model.integer import IntegerEmbedding
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
+
+UNEQUAL = 0.2  # latencies that differ by a larger share are not called equal
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Decoded:
 
     @property
     def latency(self) -> float:
-        return float(np.nanmean(self.latencies))
+        return mean_of_known(self.latencies)
 
     @property
     def early(self) -> np.ndarray:
@@ -56,16 +58,29 @@ class Subject:
     def has_info(self) -> bool:
         return self.evaluation.loaded.model.source_info is not None
 
+    @property
+    def has_dial(self) -> bool:
+        return self.evaluation.loaded.system.dial is not None
+
+    def shown(self, k: float) -> float | None:
+        """A dial value for readers: None if the system has no dial."""
+        return k if self.has_dial else None
+
     def decoded(self, k: float, ending: str, progress: Progress) -> Decoded:
         """Translate at a dial value, unless the store already has the translations."""
         if (k, ending) not in self._found:
             decoding = Decoding(k, ending)
             found = self._translate(decoding, progress)
             traces = self.evaluation.traces(found)
-            self._found[k, ending] = Decoded(
-                k, ending, found, [t.text for t in traces], self._latencies(found, traces)
-            )
+            texts = [t.text for t in traces]
+            latencies = self._latencies(found, traces)
+            self._found[k, ending] = Decoded(k, ending, found, texts, latencies)
+            lines = "".join(f"{text}\n" for text in texts)
+            (self.store / f"{self._stem(decoding)}.txt").write_text(lines, "utf-8")
         return self._found[k, ending]
+
+    def _stem(self, decoding: Decoding) -> str:
+        return f"{titled(self.name, self.shown(decoding.k))}-{decoding.ending}".replace(" ", "-")
 
     def _translate(self, decoding: Decoding, progress: Progress) -> list[Hypothesis]:
         settings = self.evaluation.settings(decoding)
@@ -94,10 +109,10 @@ class Subject:
                 Lags(h.path, h.source_length, n + 1) for h, n in zip(found, lengths, strict=True)
             ]
         else:
-            references = self.evaluation.test.references
+            test = self.evaluation.test
             lags = [
-                Lags(t.delays, t.source_words, len(r.split()))
-                for t, r in zip(traces, references, strict=True)
+                Lags(t.delays, t.source_words, test.units.reference_length(r))
+                for t, r in zip(traces, test.references, strict=True)
             ]
         values = [sentence_latency(each, PROFILES[profile])[metric] for each in lags]
         return np.array([np.nan if v is None else v for v in values], np.float64)
@@ -113,6 +128,7 @@ class Study:
     taggers: dict[str, Tagger] = field(default_factory=dict)  # by side: source, target
     case: int | None = None  # number of the sentence of the case study
     lines: list[int] = field(default_factory=list)  # line numbers of the sentences in their file
+    notes: list[str] = field(default_factory=list)  # what a reader should know
     progress: Progress = field(default_factory=Silent)
 
     @property
@@ -164,13 +180,31 @@ class Study:
         k = default if default in dials else dials[len(dials) // 2]
         return self.main.decoded(k, "guard", self.progress)
 
+    def require_latency(self, name: str, found: Decoded) -> None:
+        """Raise an error if the latency is undefined for every sentence."""
+        if np.isnan(found.latency):
+            raise WaitinfoError(
+                f"{name}: {self.x} is undefined for every sentence at dial {found.k:g}; give "
+                "other dial values (--k, --against-k)"
+            )
+
     def matched(self) -> list[Decoded]:
         """Both subjects at about the same latency: the main one at its middle dial."""
         first = self.middle()
         if self.other is None:
             return [first]
         found = [self.other.decoded(k, "guard", self.progress) for k in self.other.dials]
-        return [first, min(found, key=lambda d: abs(d.latency - first.latency))]
+        second = min(found, key=lambda d: np.nan_to_num(abs(d.latency - first.latency), nan=np.inf))
+        pair = [first, second]
+        if abs(second.latency - first.latency) > UNEQUAL * abs(first.latency):
+            names = (titled(s.name, s.shown(d.k)) for s, d in zip(self.subjects, pair, strict=True))
+            lags = (f"{name} at {d.latency:.2f}" for name, d in zip(names, pair, strict=True))
+            self._tell(f"compared at unequal {self.x}: {' and '.join(lags)}; --against-k has more")
+        return pair
+
+    def _tell(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def facts(self) -> Numbers:
         """What was analysed, for the report."""
@@ -182,7 +216,7 @@ class Study:
                 {
                     "name": s.name,
                     "system": s.evaluation.loaded.system.name,
-                    "dials": s.dials,
+                    "dials": [k for k in s.dials if s.has_dial],
                     "model": s.evaluation.model_facts,
                     "settings": s.evaluation.settings(Decoding(s.dials[0])),
                 }

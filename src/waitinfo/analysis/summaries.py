@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,30 @@ def cell(value: float | None, digits: int = 2) -> str:
 
 def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}%"
+
+
+def dial(k: float | None) -> str:
+    return "" if k is None else f"{k:g}"
+
+
+def titled(name: str, k: float | None) -> str:
+    """A system at a dial value; the system alone if it has no dial."""
+    return name if k is None else f"{name} {k:g}"
+
+
+def plain(value: Any) -> Any:
+    """Numbers as JSON can hold them: None for what is undefined."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """The mean of those that are not NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def describe(values: Iterable[float], edges: Sequence[float]) -> Numbers:

@@ -218,8 +218,10 @@ def make_tagger(option: str, given: Sequence[str], progress: Progress | None = N
     about: dict[str, Any] = {"kind": "averaged perceptron", "train": Path(given[0]).name}
     if len(given) > 1:
         test, about["test"] = read_tagged(Path(given[1])), Path(given[1]).name
+    elif len(train) < 2:
+        raise WaitinfoError(f"{given[0]}: has one sentence only; give more, or a file to test on")
     else:
-        test, train = train[::10], [s for n, s in enumerate(train) if n % 10] or train
+        test, train = train[::10], [s for n, s in enumerate(train) if n % 10]
         about["test"] = f"every tenth sentence of {about['train']}"
     tagger = Perceptron.train(train, about, progress)
     about |= {"train_words": sum(map(len, train)), "test_words": sum(map(len, test)),

@@ -66,19 +66,21 @@ def run(request: Request) -> None:
     check_installed()
     pyplot()
     use_threads(request.threads)
-    store = _make_store(request.out)
-    main, others = _subjects(request, test, store, x)
+    if request.out.exists() and not request.out.is_dir():
+        raise WaitinfoError(f"--out {request.out}: is a file; give a folder")
+    main, others = _subjects(request, test, x)
+    _make_store(request.out)
     with progress_bar() as progress:
-        study = Study(main, others, x, {}, request.case, lines, progress)
+        study = Study(main, others, x, {}, request.case, lines, progress=progress)
         study.taggers |= _taggers(request, wanted, main, progress)
-        chosen, notes = choose(study, wanted)
+        chosen = choose(study, wanted)
         try:
-            found = analyse(study, chosen, request.out, notes)
+            found = analyse(study, chosen, request.out, asked=bool(wanted))
         except KeyboardInterrupt:
             note("stopped; the same command continues from here")
             raise
     _show(found)
-    for line in notes:
+    for line in study.notes:
         note(line)
     note(f"written: {request.out / 'report.html'}")
 
@@ -86,7 +88,7 @@ def run(request: Request) -> None:
 def _wanted(what: str | None) -> list[str] | None:
     if what is None:
         return None
-    names = list(dict.fromkeys(what.split(",")))
+    names = list(dict.fromkeys(name.strip() for name in what.split(",")))
     for name in names:
         if name not in ANALYSES:
             raise unknown("--what", name, ANALYSES)
@@ -102,10 +104,11 @@ def _test_set(request: Request) -> tuple[TestSet, list[int]]:
     if request.case is not None and not 1 <= request.case <= count:
         raise WaitinfoError(f"--case {request.case}: {request.source} has lines 1 to {count:,}")
     kept = min(count, asked or count)
-    chosen = {number * count // kept for number in range(kept)}
-    if request.case is not None:
-        chosen.add(request.case - 1)
-    rows = sorted(chosen)
+    rows = [number * count // kept for number in range(kept)]
+    case = None if request.case is None else request.case - 1
+    if case is not None and case not in rows:  # it takes the place of its neighbour
+        neighbour = min(rows, key=lambda row: abs(row - case))
+        rows = sorted({case, *rows} - {neighbour})
     part = replace(
         test,
         sources=[test.sources[i] for i in rows],
@@ -114,36 +117,31 @@ def _test_set(request: Request) -> tuple[TestSet, list[int]]:
     return part, [i + 1 for i in rows]
 
 
-def _make_store(out: Path) -> Path:
-    if out.exists() and not out.is_dir():
-        raise WaitinfoError(f"--out {out}: is a file; give a folder")
+def _make_store(out: Path) -> None:
     try:
         (out / STORE).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WaitinfoError(f"--out {out}: cannot be created ({error.strerror})") from None
-    return out / STORE
 
 
 # The systems
 
 
-def _subjects(
-    request: Request, test: TestSet, store: Path, x: str
-) -> tuple[Subject, list[Subject]]:
+def _subjects(request: Request, test: TestSet, x: str) -> tuple[Subject, list[Subject]]:
+    """The system, and those that it is compared with."""
+    store = request.out / STORE
     first = load(request.model, request.device, request.dtype, request.system, request.settings)
-    main = Subject(
-        first.system.name, Evaluation(first, test), _dials(first.system, "--k", request.k), store, x
-    )
+    dials = _dials(first.system, "--k", request.k)
+    main = Subject(_name(first, request.settings), Evaluation(first, test), dials, store, x)
     others = []
     for settings in _combinations(request.against_settings):
         second = _second(request, first, settings)
         if second is None:
             break
-        given = request.against_k
-        if given is None and type(second.system.dial) is type(first.system.dial):
-            given = request.k if second.system.name in BY_TOKENS else None
-        dials = _dials(second.system, "--against-k", given)
-        name = _other_name(second, settings, main.name)
+        dials = _other_dials(request, first.system, second.system)
+        name = _name(second, settings)
+        if name == main.name:
+            name = f"{name} ({second.folder.resolve().name})"
         others.append(Subject(name, Evaluation(second, test), dials, store, x))
         check_comparable(main, others[-1], x)
     return main, others
@@ -159,18 +157,27 @@ def _combinations(settings: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _other_name(second: LoadedModel, settings: Sequence[str], main: str) -> str:
+def _name(loaded: LoadedModel, settings: Sequence[str]) -> str:
     """The system, with settings that are not its defaults."""
-    options = second.system.options
+    options = loaded.system.options
+    given = [setting.removeprefix("system.") for setting in settings]
     changed = [
         setting
-        for setting in settings
+        for setting in given
         if getattr(options, name := setting.partition("=")[0]) != getattr(type(options)(), name)
     ]
-    name = " ".join([second.system.name, *changed])
-    if name == main:
-        name = f"{name} ({second.folder.resolve().name})"
-    return name if "/" not in name else "other"
+    return " ".join([loaded.system.name, *changed]).replace("/", "_")
+
+
+def _other_dials(request: Request, first: System, second: System) -> list[float]:
+    """Those given, or those of the first system if the second can have them, too."""
+    given = request.against_k
+    if given is None and second.name in BY_TOKENS and type(second.dial) is type(first.dial):
+        try:
+            return _dials(second, "--k", request.k)
+        except WaitinfoError:  # as K = 2.5, where wait-k needs whole numbers
+            return _dials(second, "--k", None)
+    return _dials(second, "--against-k", given)
 
 
 def _second(request: Request, first: LoadedModel, settings: list[str]) -> LoadedModel | None:
@@ -225,7 +232,7 @@ def _rich(table: Table) -> RichTable:
     made = RichTable()
     for number, head in enumerate(table.heads):
         text = number == 0 or head in ("READ", "WRITE")
-        made.add_column(escape(head), justify="left" if text else "right")
+        made.add_column(escape(head), justify="left" if text else "right", overflow="fold")
     for row in table.rows:
         made.add_row(*map(escape, row))
     return made

@@ -41,7 +41,10 @@ def analyse(
     ] = None,
     against_system: Annotated[
         str | None,
-        typer.Option(help="Decode the second one with this system [default: see below]."),
+        typer.Option(
+            help="Decode the second one with this system [default: its own with --against; else "
+            "multipath, which is wait-k with any k]."
+        ),
     ] = None,
     against_set: Annotated[
         Values | None,

@@ -110,7 +110,7 @@ def progress_bar(paced: bool = False) -> Iterator[Progress]:
         if paced
         else (TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     )
-    name = TextColumn("{task.description:12}" if paced else "{task.description:24}")
+    name = TextColumn("{task.description:12}" if paced else "{task.description:24}", markup=False)
     columns = (SpinnerColumn(finished_text="✓"), name, BarColumn(), *amount)
     with RichProgress(*columns, console=console) as bars:
         progress = PaceBar(bars) if paced else BarProgress(bars)

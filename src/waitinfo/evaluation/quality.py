@@ -98,7 +98,7 @@ def sentence_statistics(
     name: str, hypotheses: Sequence[str], references: Sequence[str]
 ) -> np.ndarray:
     """Counts of each sentence, whose sums over sentences give the corpus score: [sentences, …]."""
-    metric = _metric(name, tuple(compared(name, references)))
+    metric = _metric(name, tuple(compared(name, references)), mostly_unspaced(references))
     counts = metric._extract_corpus_statistics(compared(name, hypotheses), None)
     return np.array(counts, dtype=np.float64)
 
