@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from waitinfo.analysis.study import Decoded, Study, Subject
 from waitinfo.analysis.summaries import Numbers, Table, cell
@@ -12,6 +13,7 @@ from waitinfo.text.tokenizer import SPACE, Tokenizer
 NAME, TITLE = "case", "Case study"
 LENGTHS = range(10, 25)  # tokens of a sentence that fits on a page
 END = "⏎"  # end-of-sentence
+CONTINUED = "·"  # a byte after the first of a character
 
 
 def choose(study: Study) -> int:
@@ -29,13 +31,47 @@ def choose(study: Study) -> int:
 
 def pieces(tokenizer: Tokenizer, tokens: Sequence[int], infos: Sequence[float]) -> list[Numbers]:
     """Tokens as text, with their info; a token that continues a word begins with a hyphen."""
-    found = []
-    for number, token in enumerate(tokens):
-        piece = tokenizer.piece(token)
-        text = piece.removeprefix(SPACE) if tokenizer.starts_word(token) else f"-{piece}"
-        info = infos[number] if number < len(infos) else None
-        found.append({"token": text or "␣", "info": info})
+    found = [
+        {"token": text, "info": infos[number] if number < len(infos) else None}
+        for number, text in enumerate(spelt(tokenizer, tokens))
+    ]
     return [*found, {"token": END, "info": None}]
+
+
+def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """The text of each token. Of a character's bytes, the first shows the character."""
+    found: list[str] = []
+    for are_bytes, run in groupby(tokens, tokenizer.is_byte):
+        if are_bytes:
+            code = bytes(int(tokenizer.piece(token)[3:-1], 16) for token in run)
+            found += [f"-{text}" if text else CONTINUED for text in characters(code)]
+            continue
+        for token in run:
+            piece = tokenizer.piece(token)
+            text = piece.removeprefix(SPACE) if tokenizer.starts_word(token) else f"-{piece}"
+            found.append(text or "␣")
+    return found
+
+
+def characters(code: bytes) -> list[str]:
+    """The character at its first byte, nothing at the others; U+FFFD for what is none."""
+    found: list[str] = []
+    while len(found) < len(code):
+        rest = code[len(found) :]
+        text, length = next(
+            ((rest[:n].decode(), n) for n in range(1, 5) if is_character(rest[:n])), ("\ufffd", 1)
+        )
+        if not text.isprintable():
+            text = f"U+{ord(text):04X}"
+        found += [text, *[""] * (length - 1)]
+    return found
+
+
+def is_character(code: bytes) -> bool:
+    try:
+        return len(code.decode()) == 1
+    except UnicodeDecodeError:
+        return False
 
 
 def compute(study: Study) -> Numbers:
