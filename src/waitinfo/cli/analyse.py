@@ -229,10 +229,14 @@ def _show(found: dict[str, Numbers]) -> None:
 
 
 def _rich(table: Table) -> RichTable:
-    made = RichTable()
+    """As narrow as its words; names of systems are never cut."""
+    made = RichTable(padding=(0, 0), pad_edge=False)
     for number, head in enumerate(table.heads):
         text = number == 0 or head in ("READ", "WRITE")
-        made.add_column(escape(head), justify="left" if text else "right", overflow="fold")
+        made.add_column(
+            escape(head), justify="left" if text else "right", overflow="fold",
+            no_wrap=number == 0,
+        )  # fmt: skip
     for row in table.rows:
         made.add_row(*map(escape, row))
     return made
