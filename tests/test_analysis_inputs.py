@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import sacrebleu
 
 from tests.commands import Done, called
+from tests.test_experiments import ROOT
 from waitinfo.analysis.summaries import plain
 from waitinfo.evaluation.quality import from_statistics, score, sentence_statistics
 
@@ -63,6 +67,27 @@ def test_no_common_latency_leaves_significance_out(tmp_path: Path) -> None:
     assert 'id="ratio"' in report and 'id="difficulty"' not in report
     texts = (tmp_path / "out" / "translations" / "wait-info-1-guard.txt").read_text("utf-8")
     assert len(texts.splitlines()) == len(PAIRS)
+
+
+def test_what_is_published_has_no_text(tmp_path: Path) -> None:
+    """Test sets may not be published: numbers only, for case study and difficulty."""
+    given = ("--what", "case,difficulty", "--k", "1,5")
+    done = analyse(write(tmp_path, PAIRS), *given)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "out" / "report.html").read_text("utf-8")
+    found = numbers(tmp_path, "difficulty")["differences"]
+    shown = [*found["best_for_first"], *found["best_for_second"]]
+    assert shown and all((each["source"], each["reference"]) in PAIRS for each in shown)
+    assert all(PAIRS[each["line"] - 1][0] == each["source"] for each in shown)
+    assert shown[0]["source"] in report and shown[0]["written"][1] in done.stdout
+    script = ROOT / "experiments" / "paper" / "collect.py"
+    command = [sys.executable, script, tmp_path / "out", tmp_path / "kept"]
+    subprocess.run(list(map(str, command)), check=True)
+    kept = (tmp_path / "kept" / "measurements.json").read_text("utf-8")
+    words = {word.strip(".") for pair in PAIRS for text in pair for word in text.split()}
+    written = set(re.findall(r"[^\W\d_]{4,}", kept))
+    assert '"best_for_first"' in kept and '"written"' in kept
+    assert not {word for word in words if len(word) > 3} & written
 
 
 def test_sentences_of_one_token(tmp_path: Path) -> None:

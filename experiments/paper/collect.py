@@ -1,7 +1,8 @@
 """Put the numbers of an analysis into results: `python experiments/paper/collect.py OUT RESULTS`.
 
 OUT is a folder of `waitinfo analyse`. RESULTS/measurements.json gets its numbers under the name of
-the test set, or another name. Of the case study it gets no text: tokens are numbered.
+the test set, or another name. It gets no text: tokens of the case study are numbered, sentences
+have line numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from waitinfo.analysis.case import END
 from waitinfo.evaluation.points import set_name
 
+TEXTS = ("source", "reference", "written")
+
 
 def without_text(case: dict[str, Any]) -> dict[str, Any]:
     """A case study with numbers instead of tokens, as test sets may not be published."""
@@ -23,6 +26,19 @@ def without_text(case: dict[str, Any]) -> dict[str, Any]:
         for subject in case["subjects"]
     ]
     return {"line": case["line"], "latency": case["latency"], "subjects": subjects}
+
+
+def without_sentences(difficulty: dict[str, Any]) -> dict[str, Any]:
+    """Line numbers alone of the sentences where systems differ most."""
+    kept = dict(difficulty)
+    if "differences" in kept:
+        kept["differences"] = {
+            name: [{n: v for n, v in each.items() if n not in TEXTS} for each in value]
+            if isinstance(value, list)
+            else value
+            for name, value in kept["differences"].items()
+        }
+    return kept
 
 
 def numbered(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,7 +79,8 @@ def main() -> None:
         read = json.loads(path.read_text("utf-8"))
         numbers = read[path.stem]
         found |= {"facts": read["facts"]}
-        found[path.stem] = without_text(numbers) if path.stem == "case" else numbers
+        cleaned = {"case": without_text, "difficulty": without_sentences}.get(path.stem)
+        found[path.stem] = cleaned(numbers) if cleaned else numbers
     name = given.name or set_name(found["facts"]["test"]["source"]["file"])
     place = given.results / "measurements.json"
     known = json.loads(place.read_text("utf-8")) if place.exists() else {}

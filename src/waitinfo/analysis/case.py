@@ -129,5 +129,5 @@ def tables(found: Numbers) -> list[Table]:
             for number, (token, written) in enumerate(steps(subject), 1)
         ]
         name = f"Line {found['line']}: {title(subject, found['latency'])}: {subject['text']}"
-        made.append(Table(name, ["", "READ", "WRITE"], rows))
+        made.append(Table(name, ["", "READ", "WRITE"], rows, textual=True))
     return made

@@ -24,6 +24,7 @@ from waitinfo.evaluation.trace import Units
 NAME, TITLE = "difficulty", "Sentence length and word order"
 BINS = 4
 SHOWN = 10  # sentences where two policies differ most
+READ = 3  # of these, for each policy, those whose text is shown
 
 
 def compute(study: Study) -> Numbers:
@@ -86,7 +87,9 @@ def differences(study: Study, pair: Sequence[Decoded], features: dict[str, np.nd
 
     def shown(index: int) -> Numbers:
         return {"line": study.line(index), "chrF": [float(first[index]), float(second[index])],
-                **{name: float(values[index]) for name, values in features.items()}}  # fmt: skip
+                **{name: float(values[index]) for name, values in features.items()},
+                "source": study.sources[index], "reference": study.references[index],
+                "written": [each.texts[index] for each in pair]}  # fmt: skip
 
     return {
         "chrF": float(gap.mean()),
@@ -117,7 +120,21 @@ def tables(found: Numbers) -> list[Table]:
         made.append(Table(f"{title} ({found['latency']}: {lags})", heads, rows))
     if "differences" in found:
         made.append(largest(found["differences"], names))
+        made += texts(found["differences"], names)
     return made
+
+
+def texts(found: Numbers, names: Sequence[str]) -> list[Table]:
+    """The text of the sentences that differ most; nothing if the numbers come without text."""
+    rows = []
+    for group in ("best_for_first", "best_for_second"):
+        for each in found[group][:READ]:
+            if "written" not in each:
+                return []
+            said = [each["source"], each["reference"], *each["written"]]
+            whose = zip(("source", "reference", *names), said, strict=True)
+            rows += [[str(each["line"]), who, text] for who, text in whose]
+    return [Table("Some of them", ["line", "", "text"], rows, textual=True)] if rows else []
 
 
 def largest(found: Numbers, names: Sequence[str]) -> Table:

@@ -24,12 +24,12 @@ th:first-child, td:first-child, .text td { text-align: left; }
 """
 
 
-def table_html(table: Table, textual: bool = False) -> str:
+def table_html(table: Table) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
     body = "".join(row(cells, "td") for cells in table.rows)
-    kind = ' class="text"' if textual else ""
+    kind = ' class="text"' if table.textual else ""
     return (
         f'<div class="wide"><table{kind}><caption>{html.escape(table.title)}</caption>'
         f"<thead>{row(table.heads, 'th')}</thead><tbody>{body}</tbody></table></div>"
@@ -55,7 +55,7 @@ def facts_table(facts: Numbers) -> Table:
         dials = " at " + ", ".join(f"{k:g}" for k in subject["dials"]) if subject["dials"] else ""
         about = f"{subject['system']}{dials}; model {model['folder']}, {model['parameters']:,}"
         rows.append([subject["name"], f"{about} parameters, sha256 {model['sha256'][:12]}"])
-    return Table("What was analysed", ["", ""], rows)
+    return Table("What was analysed", ["", ""], rows, textual=True)
 
 
 def report_html(
@@ -68,13 +68,13 @@ def report_html(
     """sections: for each analysis its title, its tables and its pictures (SVG) by name."""
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        table_html(facts_table(facts), textual=True),
+        table_html(facts_table(facts)),
         *(f"<p>{html.escape(note)}</p>" for note in notes),
     ]
     for name, (heading, tables, pictures) in sections.items():
         parts.append(f'<h2 id="{name}">{html.escape(heading)}</h2>')
         parts += [picture_html(picture, svg) for picture, svg in pictures.items()]
-        parts += [table_html(table, textual=name == "case") for table in tables]
+        parts += [table_html(table) for table in tables]
     parts.append(
         f"<p><small>Made by waitinfo {html.escape(version)}: waitinfo analyse.</small></p>"
     )

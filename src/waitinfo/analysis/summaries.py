@@ -19,6 +19,7 @@ class Table:
     title: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    textual: bool = False  # cells are words, not numbers
 
 
 def cell(value: float | None, digits: int = 2) -> str:

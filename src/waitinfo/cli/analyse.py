@@ -232,7 +232,7 @@ def _rich(table: Table) -> RichTable:
     """As narrow as its words; names of systems are never cut."""
     made = RichTable(padding=(0, 0), pad_edge=False)
     for number, head in enumerate(table.heads):
-        text = number == 0 or head in ("READ", "WRITE")
+        text = number == 0 or table.textual
         made.add_column(
             escape(head), justify="left" if text else "right", overflow="fold",
             no_wrap=number == 0,

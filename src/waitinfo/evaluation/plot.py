@@ -23,6 +23,8 @@ STYLE = {
 }  # fmt: skip
 TITLES = {
     "paper.AL": "Average Lagging (tokens, end-of-sentence counted, hypothesis length)",
+    "paper.AP": "Average Proportion (as the paper counts)",
+    "word.AP": "Average Proportion",
     "word.AL": "Average Lagging (words, reference length)",
     "word.LAAL": "Length-Adaptive Average Lagging (words)",
     "BLEU_lowercase": "BLEU (lower-cased)",
