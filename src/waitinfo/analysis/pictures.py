@@ -23,7 +23,7 @@ from waitinfo.analysis.drawing import (
 )
 from waitinfo.analysis.summaries import Numbers
 from waitinfo.analysis.word_pictures import draw_single_tokens, draw_words
-from waitinfo.evaluation.plot import COLOURS, STYLE, plain, pyplot
+from waitinfo.evaluation.plot import COLOURS, STYLE, plain, pyplot, to_the_right
 
 ORANGE, BLUE = COLOURS[0], COLOURS[1]
 ENOUGH = 20  # sentences for a BLEU that is worth drawing
@@ -251,11 +251,7 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
 def beside(axes: Any, number: int, count: int) -> Any:
     """Coordinates a few points beside the data, for one of several systems."""
     step = min(ASIDE, WIDEST / max(1, count - 1))
-    points = step * (number - (count - 1) / 2)
-    from matplotlib.transforms import ScaledTranslation  # optional, as all of matplotlib
-
-    inches = axes.figure.dpi_scale_trans
-    return axes.transData + ScaledTranslation(points / 72, 0, inches)
+    return to_the_right(axes, step * (number - (count - 1) / 2))
 
 
 def draw_significance(plt: Any, found: Numbers) -> Any:
