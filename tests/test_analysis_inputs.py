@@ -62,9 +62,15 @@ def test_no_common_latency_leaves_significance_out(tmp_path: Path) -> None:
     assert 'id="ratio"' in report and 'id="difficulty"' in report
     # Those of other dials are not.
     done = analyse(tmp_path, "--k", "3", "--what", "ratio")
-    assert "not in the report: difficulty.json, which is of another" in done.stderr
+    assert "not in the report: difficulty.json, which is of other systems" in done.stderr
     report = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert 'id="ratio"' in report and 'id="difficulty"' not in report
+    # A second system makes no difference to what is of the first alone.
+    given = ("--k", "3", "--what", "early-stop", "--against-system", "multipath")
+    done = analyse(tmp_path, *given, "--against-set", "catch_up=6", "--against-k", "1")
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert 'id="ratio"' in report and 'id="early-stop"' in report
     texts = (tmp_path / "out" / "translations" / "wait-info-1-guard.txt").read_text("utf-8")
     assert len(texts.splitlines()) == len(PAIRS)
 

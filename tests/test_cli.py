@@ -190,7 +190,7 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["train", "--out", "o", "--config", "no.toml"], "no.toml: cannot be read"),
         (["train", "--out", "RUN"], "already in use"),
         (["translate", "--k", "x", "text"], "invalid value for '--k'"),
-        (["translate", "--k"], "option '--k' requires an argument"),
+        (["translate", "--k"], "requires an argument (see waitinfo translate --help)"),
         (["evaluate", "--bogus", "1"], "no such option: --bogus"),
         (["evaluate"], "missing option '--source' (see waitinfo evaluate --help)"),
         (["speak"], "no such command 'speak' (see waitinfo --help)"),
@@ -233,6 +233,7 @@ def test_standard_input_is_followed_live(run: Path) -> None:
     os.read(process.stdout.fileno(), 1000)
     process.send_signal(signal.SIGINT)
     assert process.wait(HANGS) == 130
+    assert process.stderr.read().decode().endswith("waitinfo: stopped\n")
     assert b"Traceback" not in process.stderr.read()
 
 

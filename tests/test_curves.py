@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from waitinfo.evaluation.curves import (
     difference,
     make_curves,
 )
-from waitinfo.evaluation.points import read_points
+from waitinfo.evaluation.points import LATER, read_points
 from waitinfo.evaluation.published import published_curves, settings
+from waitinfo.systems import build_system
 
 
 def curve(name: str, *pairs: tuple[float, float]) -> Curve:
@@ -54,6 +56,19 @@ def point(name: str, k: float, al: float, bleu: float, **options: object) -> dic
         "test": {"source": {"sha256": "a"}, "reference": {"sha256": "b"}},
         "model": {"parameters": 10},
     }  # fmt: skip
+
+
+def test_options_that_came_later_had_their_defaults(tmp_path: Path) -> None:
+    """A point of an earlier version and one of this are runs of one setting."""
+    now = asdict(build_system("wait-info").options)
+    assert {name: now[name] for name in LATER} == LATER
+    before = {name: value for name, value in now.items() if name != "info_norm"}
+    for seed, options in ((1, before), (2, now), (3, {**now, "info_norm": "batch"})):
+        made = {**point("x", 1, seed, 30.0, **options), "seed": seed}
+        made["settings"]["system"] = "wait-info"
+        (tmp_path / f"{seed}.json").write_text(json.dumps(made))
+    (found,) = make_curves(read_points([tmp_path]), "paper.AL", "BLEU")
+    assert sorted(len(p.points) for p in found.points) == [1, 2]
 
 
 def test_runs_of_one_setting_are_averaged(tmp_path: Path) -> None:

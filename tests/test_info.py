@@ -118,6 +118,12 @@ def test_info_sum_loss_by_hand(total: str) -> None:
     ]
     found = info_sum_loss(source_info, target_info, source_mask, target_mask, total, "batch")
     assert float(found) == pytest.approx(sum(norms))
+    # The goal is fixed: the gradient is that of the distance alone.
+    leaf = source_info.clone().requires_grad_()
+    info_sum_loss(leaf, target_info, source_mask, target_mask, total, "batch").backward()
+    away = [[i - i * zeta / sum(row) for i in row] for row, zeta in rows[0]]
+    expected = torch.tensor([[*away[0], 0.0], [*away[1], 0.0, 0.0]]) / max(norms[0], 1e-12)
+    assert torch.allclose(leaf.grad, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["sentence", "batch"])

@@ -73,6 +73,9 @@ ANALYSES = {
 }  # fmt: skip
 
 
+ALONE = {parts_of_speech.NAME, ratio.NAME, attention.NAME}  # they are of the main system alone
+
+
 def choose(study: Study, wanted: Sequence[str] | None) -> list[Analysis]:
     """The analyses to make; notes on those left out. One that was asked for is an error."""
     chosen = []
@@ -125,13 +128,20 @@ def earlier(out: Path, facts: Numbers, notes: list[str]) -> dict[str, Numbers]:
     for name in ANALYSES:
         try:
             kept = json.loads((out / f"{name}.json").read_text("utf-8"))
-            same = kept["facts"] == facts
+            same = about(name, kept["facts"]) == about(name, facts)
             found |= {name: kept[name]} if same else {}
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if not same:
-            notes.append(f"not in the report: {name}.json, which is of another model, text or dial")
+            notes.append(
+                f"not in the report: {name}.json, which is of other systems, text or dials"
+            )
     return found
+
+
+def about(name: str, facts: Numbers) -> Numbers:
+    """What an analysis depends on."""
+    return {**facts, "subjects": facts["subjects"][:1]} if name in ALONE else facts
 
 
 def write_report(study: Study, facts: Numbers, found: dict[str, Numbers], out: Path) -> None:

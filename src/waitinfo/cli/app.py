@@ -24,6 +24,7 @@ LISTS = {
     "serve": {"--model", "--origins"},
 }  # fmt: skip
 TEXT_FOLLOWS = {"translate"}  # there a list ends at the first argument that is not name=value
+STOPPED = 130  # exit status after Ctrl-C
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except WaitinfoError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        _fail("stopped", 130)
+        _fail("stopped", STOPPED)
     except MemoryError:
         _fail("out of memory")
     except RecursionError:
@@ -113,22 +114,29 @@ def _run(arguments: Sequence[str]) -> None:
         raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
     from waitinfo.cli.commands import app
 
+    given = expand_lists(arguments) or ["--help"]
     try:
-        given = expand_lists(arguments) or ["--help"]
         code = app(args=given, prog_name="waitinfo", standalone_mode=False)
-    except typer.Abort:
+    except typer.Abort as error:  # what typer makes of Ctrl-C, and of an end of input
+        if isinstance(error.__cause__ or error.__context__, EOFError):
+            raise WaitinfoError("the input ends too early") from None
         raise KeyboardInterrupt from None
     except Exception as error:
         if not hasattr(error, "format_message"):  # only errors of usage have one
             raise
-        _fail(_usage_error(error))
+        _fail(_usage_error(error, given))
+    if code == STOPPED:  # later versions of typer catch Ctrl-C themselves
+        raise KeyboardInterrupt
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage_error(error: Any) -> str:
+def _usage_error(error: Any, given: Sequence[str]) -> str:
     """What is wrong with the arguments, in one line."""
     message = " ".join(error.format_message().split()).rstrip(".")
-    command = error.ctx.command_path if getattr(error, "ctx", None) else "waitinfo"
+    if context := getattr(error, "ctx", None):
+        command = context.command_path
+    else:
+        command = " ".join(["waitinfo", *(word for word in given[:1] if word.isalpha())])
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)"
 
 

@@ -68,10 +68,23 @@ class PointKey:
         return ".".join(str(part) for part in parts if part is not None)
 
 
+# Options of every system that older versions did not have: what they did then. Reading points
+# needs no torch, so that the systems' own defaults cannot be asked.
+LATER = {
+    "info_norm": "sentence",
+    "confidence": "none",
+    "confidence_after": 4000,
+    "confidence_power": 0.5,
+    "sentence_power": 0.0,
+}
+
+
 def complete(point: Point) -> Point:
     """Add the fields that older versions did not write."""
     name = set_name(point["test"]["source"].get("file", ""))
     settings = {"dtype": "float32", **point["settings"]}
+    if isinstance(settings.get("options"), dict):
+        settings["options"] = {**LATER, **settings["options"]}
     return {"run": None, "seed": None, "set": name, **point, "settings": settings}
 
 

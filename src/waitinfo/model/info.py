@@ -159,7 +159,7 @@ def info_sum_loss(
     The masks select the real tokens, without special tokens. zeta is the mean of both lengths, the
     source length n, or the target length m, as `total` says. The norm is of each sentence's total,
     |sum I - zeta|, added up (Eq. 6), or, as in the authors' code, one over the infos of the whole
-    batch: of their distance to what they would be if they were scaled to add up to zeta.
+    batch: of their distance to a fixed goal, the same infos scaled to add up to zeta.
     """
     n, m = source_mask.sum(-1), target_mask.sum(-1)
     zeta = {"mean": (n + m) / 2, "source": n, "target": m}[total].to(source_info.dtype)
@@ -170,8 +170,8 @@ def info_sum_loss(
         if norm == "sentence":
             losses.append((sums - zeta).abs().sum())
         else:
-            scale = 1 - zeta / sums.clamp_min(1e-6)
-            losses.append(torch.linalg.vector_norm(kept * scale[:, None]))
+            goal = kept * (zeta / sums.clamp_min(1e-6))[:, None]
+            losses.append(torch.linalg.vector_norm(kept - goal.detach()))
     return losses[0] + losses[1]
 
 

@@ -20,7 +20,7 @@ from waitinfo.systems import System
 from waitinfo.systems.base import DialValue
 
 SEEN = 1  # how often a shape is computed normally before it is recorded
-MOST = 128  # recordings kept
+MOST = 128  # recordings of a stage
 
 # Computes a batch's part of an update: batch, dial, share of the gradient; returns the losses.
 Update = Callable[[Batch, Tensor | None, Tensor], dict[str, Tensor]]
@@ -61,7 +61,7 @@ class Recording:
 class GradientSums:
     """Sums of the gradients of an update's batches, in one place for all recordings.
 
-    Within a stage all batches have gradients for the same parameters.
+    Parameters that have had no gradient in a stage have none in its updates.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -72,7 +72,7 @@ class GradientSums:
     def add(self, stage: Hashable) -> None:
         """Add the gradient of one batch."""
         grads = {n: p.grad for n, p in enumerate(self.parameters) if p.grad is not None}
-        self.used[stage] = list(grads)
+        self.used[stage] = sorted({*self.used.get(stage, ()), *grads})
         torch._foreach_add_([self.sums[n] for n in grads], list(grads.values()))
 
     def hand_over(self, stage: Hashable) -> None:
@@ -92,7 +92,7 @@ class GraphedUpdates:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seen: Counter[Hashable] = Counter()
-        self.recordings: dict[Hashable, Recording] = {}
+        self.recordings: dict[tuple[Hashable, ...], Recording] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(
@@ -106,7 +106,8 @@ class GraphedUpdates:
         own = batch.to(self.device)
         dials = None if dial is None else torch.tensor(dial, device=self.device)
         shares = torch.tensor(share, device=self.device)
-        if self.seen[key] <= SEEN or len(self.recordings) >= MOST:
+        recorded = sum(each[-1] == stage for each in self.recordings)
+        if self.seen[key] <= SEEN or recorded >= MOST:
             return update(own, dials, shares)
         graph = torch.cuda.CUDAGraph()
         # Other threads prepare and pin batches meanwhile, which a stricter mode would forbid.
