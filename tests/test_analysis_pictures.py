@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waitinfo.analysis.case import END, characters, pieces, tables
-from waitinfo.analysis.drawing import dial_of, short_title
+from waitinfo.analysis.drawing import short_title
 from waitinfo.analysis.pictures import PICTURES, figures
 from waitinfo.analysis.summaries import describe
 from waitinfo.model.bundled import find_model
@@ -183,11 +183,8 @@ def test_scores_of_few_sentences_are_said_to_be_missing() -> None:
 
 
 def test_systems_without_a_dial_show_none() -> None:
-    assert dial_of("wait-info", {"k": 5.0}) == "5"
-    for name, at in (("full", {"k": 1.0}), ("x", {"k": None}), ("x", {"k": 1.0, "dial": ""})):
-        assert dial_of(name, at) == ""
     found = json.loads(json.dumps(MEASURED["difficulty"]))
-    found["subjects"][1] |= {"name": "full", "k": 1.0}
+    found["subjects"][1] |= {"name": "full", "k": None}
     (legend,) = drawn("difficulty", found).legends
     assert [text.get_text() for text in legend.get_texts()] == ["wait-info 5", "full"]
 
@@ -201,8 +198,8 @@ def case(length: int, info: float | None = 1.0, word: str = "-token") -> dict[st
     source.append({"token": END, "info": None})
     reads = {"wait-info": range(1, length + 2), "full": [length + 1] * (length + 1)}
     subjects = [
-        {"name": name, "dial": "" if name == "full" else "K", "k": 1.0, "latency": 1.0, "text": "",
-         "source": source,
+        {"name": name, "dial": "" if name == "full" else "K",
+         "k": None if name == "full" else 1.0, "latency": 1.0, "text": "", "source": source,
          "written": [{**t, "read": read} for t, read in zip(source, path, strict=True)]}
         for name, path in reads.items()
     ]  # fmt: skip

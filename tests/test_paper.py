@@ -124,7 +124,8 @@ def test_finished_runs_need_no_corpus(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
     """By hand: 30 at AL 2 and 34 at AL 6, over curves of 29 to 35 and of constant 31."""
-    claims, catch_up = load_script("paper/claims"), "multipath-by-catch-up-of-6"
+    load_script("paper/claims")  # and what it imports
+    leads, catch_up = sys.modules["leads"], "multipath-by-catch-up-of-6"
     heights = {
         "own": {2: 30, 6: 34}, "multipath": {2: 29, 6: 35}, catch_up: {2: 31, 4: 31, 6: 31},
     }  # fmt: skip
@@ -134,9 +135,20 @@ def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
         for al, bleu in curve.items()
     ]
     found.append({**point("own", 4, 4, 60), "seed": 2})  # a seed that only one of them has
-    made = claims.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
+    made = leads.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
     assert made == "−1.0 to +0.2, largest at AL 3.5"
-    assert claims.lead(found, "absent", "multipath") == "no common latency"
+    assert leads.lead(found, "absent", "multipath") == "no common latency"
+
+
+def test_early_stops_at_equal_latency() -> None:
+    """By hand: 30% at AL 1 and 10% at AL 3 are 20% at AL 2; a second seed has 40%."""
+    load_script("paper/claims")
+    found = [
+        {**point("own", al, al, 30), "seed": seed, "early_stop": share}
+        for seed, shares in ((1, {1: 0.3, 3: 0.1}), (2, {1: 0.5, 3: 0.3}))
+        for al, share in shares.items()
+    ]
+    assert sys.modules["figures"].early_at(found, ["own", "own"], [2, 3]) == "30, 20% and 30, 20%"
 
 
 def test_differences_of_all_changes_together() -> None:

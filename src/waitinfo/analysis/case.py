@@ -94,7 +94,7 @@ def told(subject: Subject, decoded: Decoded, index: int) -> Numbers:
     return {
         "name": subject.name,
         "dial": (dial.name if (dial := evaluation.loaded.system.dial) else ""),
-        "k": decoded.k,
+        "k": subject.shown(decoded.k),
         "latency": float(decoded.latencies[index]),
         "text": decoded.texts[index],
         "source": pieces(vocabulary.source, evaluation.tokenized[index], hypothesis.source_info),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from waitinfo.analysis.case import END, steps, title
-from waitinfo.analysis.drawing import legend_below, named
-from waitinfo.analysis.summaries import Numbers
+from waitinfo.analysis.drawing import legend_below
+from waitinfo.analysis.summaries import Numbers, titled
 from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, plain
 
 MORE, LESS, NONE = "#B03A00", "#00508C", "black"  # info above and below the average
@@ -218,7 +218,8 @@ def draw_steps(axes: Any, subject: Numbers, number: int, mark: float) -> None:
         ys += [count - 1, count]
     dashes = DASHES[number % len(DASHES)]
     axes.plot(
-        xs, ys, color=colour, linewidth=1.4, linestyle=dashes, label=named(subject),
+        xs, ys, color=colour, linewidth=1.4, linestyle=dashes,
+        label=plain(titled(subject["name"], subject["k"])),
         marker=MARKS[number % len(MARKS)] if mark else None, markevery=(2, 2),
         markersize=mark if number else 1.4 * mark,  # the first is seen under the second
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the pictures share: styles, names, legends outside the data, and notes on what is missing.
+"""What the pictures share: styles, legends outside the data, and notes on what is missing.
 
 Nothing is told by colour only: groups differ in hatching, curves in marks and line styles.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from waitinfo.analysis.summaries import Numbers
 from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, axis_title, plain
 
 GREY = "0.45"
@@ -49,17 +48,6 @@ def say(axes: Any, text: str) -> None:
         0.5, 0.5, plain(text), transform=axes.transAxes, ha="center", va="center", fontsize=8,
         color=GREY,
     )  # fmt: skip
-
-
-def dial_of(name: str, at: Numbers) -> str:
-    """A dial value; nothing for systems without a dial."""
-    none = at["k"] is None or at.get("dial") == "" or name.partition(" ")[0] == "full"
-    return "" if none else f"{at['k']:g}"
-
-
-def named(subject: Numbers) -> str:
-    """A system at its dial value."""
-    return plain(f"{subject['name']} {dial_of(subject['name'], subject)}".strip())
 
 
 def short_title(axis: str) -> str:

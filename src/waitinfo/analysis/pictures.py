@@ -13,15 +13,13 @@ from waitinfo.analysis.drawing import (
     GREY,
     LEGEND,
     curve_style,
-    dial_of,
     entry,
     legend_above,
     legend_below,
-    named,
     say,
     short_title,
 )
-from waitinfo.analysis.summaries import Numbers
+from waitinfo.analysis.summaries import Numbers, dial, titled
 from waitinfo.analysis.word_pictures import draw_single_tokens, draw_words
 from waitinfo.evaluation.plot import COLOURS, STYLE, plain, pyplot, to_the_right
 
@@ -118,7 +116,7 @@ def draw_shares(axes: Any, subjects: Sequence[Numbers]) -> None:
         axes.plot(xs, ys, label=plain(subject["name"]), clip_on=False, zorder=3, **style)
         for x, y, at in zip(xs, ys, subject["dials"], strict=True):
             axes.annotate(
-                dial_of(subject["name"], at), (x, y), xytext=(0, 4), fontsize=6.5,
+                dial(at["k"]), (x, y), xytext=(0, 4), fontsize=6.5,
                 textcoords="offset points", ha="center", color=style["color"],
             )  # fmt: skip
     shares = [100 * at["early_stop"] for subject in subjects for at in subject["dials"]]
@@ -234,7 +232,7 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
             for row, field in enumerate(("BLEU", "latency")):
                 panels[row, column].plot(
                     [b["mean"] for b in bins], [b["subjects"][number][field] for b in bins],
-                    label=named(subject), **curve_style(number),
+                    label=plain(titled(subject["name"], subject["k"])), **curve_style(number),
                 )  # fmt: skip
         panels[1, column].set_xlabel(f"{label} (quarters)")
     panels[0, 0].set_ylabel("BLEU")

@@ -1,0 +1,101 @@
+"""Figures of the analyses in results: info, ratios, early stops and the policy alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from figures import RESULTS, signed
+
+MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
+LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
+SOME_AL = (3, 5, 7)  # where catch-up is shown
+
+
+def analysis(folder: str) -> dict[str, Any]:
+    """The numbers of analyses by their name; none if they have not been made."""
+    path = RESULTS / folder / "measurements.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def from_analyses() -> dict[str, str]:
+    """What the analyses found, each under the name of its model."""
+    models = {"small": analysis("de-en-analysis")["newstest2015"], **analysis("box-analysis")}
+    return {
+        f"{model}: {name}": figure
+        for model, found in models.items()
+        if "significance" in found
+        for name, figure in from_analysis(found).items()
+    }
+
+
+def from_analysis(found: dict[str, Any]) -> dict[str, str]:
+    made = {
+        "info ratio": f"{found['ratio']['info_ratio']:.2f}",
+        "length ratio": f"{found['ratio']['length_ratio']:.2f}",
+        "total of a source less that of its reference": (
+            f"{signed(found['ratio']['difference']['mean'])}, deviation "
+            f"{found['ratio']['difference']['deviation']:.1f}"
+        ),
+    }
+    for at in found["ratio"]["reference_path_ends"]:
+        if at["k"] == 5 and (off := at.get("from_even_path")):
+            shares = f"{100 * off['within_1']:.0f}% and {100 * off['within_2']:.0f}%"
+            made["tokens from an even path at K = 5"] = (
+                f"{off['mean']:.1f}, within 1 and 2: {shares}"
+            )
+    made["total of a reference to that of its source"] = f"{found['ratio']['totals_ratio']:.2f}"
+    for side in ("source", "target"):
+        content, function = (
+            found["pos"][side]["kinds"][kind] for kind in ("content words", "function words")
+        )
+        for name, part in (("words", "info_per_word"), ("single tokens", "info_of_single_tokens")):
+            made[f"{side}, {name}"] = (
+                f"{content[part]['mean']:.2f} and {function[part]['mean']:.2f}"
+            )
+        tags = found["pos"][side]["tags"]
+        made[f"{side}, single tokens, the paper's groups"] = (
+            f"{of_tags(tags, MORE):.2f} and {of_tags(tags, LESS):.2f}"
+        )
+        per_token = (f"{kind['info_per_token']:.2f}" for kind in (content, function))
+        made[f"{side}, per token"] = " and ".join(per_token)
+    if "attention" in found:
+        layers = [*found["attention"]["encoder"], *found["attention"]["decoder"]]
+        weights = [layer["correlation"] for layer in layers]
+        made["own weight and info, correlation"] = f"{min(weights):.2f} to {max(weights):.2f}"
+    made |= split(found["early-stop"])
+    for other in found["significance"]["against"]:
+        every = "catch_up" not in other["name"]
+        shown = [at for at in other["at"] if every or at["latency"] in SOME_AL]
+        made[f"wait-info over {other['name']}"] = "; ".join(map(significance, shown))
+    return made
+
+
+def of_tags(tags: dict[str, Any], names: Sequence[str]) -> float:
+    """Mean info of words of one token that have these tags."""
+    single = [tags[name]["info_of_single_tokens"] for name in names if name in tags]
+    counts = [each.get("count", 0) for each in single]
+    return float(np.average([each.get("mean", 0) for each in single], weights=counts))
+
+
+def split(found: dict[str, Any]) -> dict[str, str]:
+    """How far below the others the translations that stop early are, where there are enough."""
+    made = {}
+    for subject in found["subjects"]:
+        gaps = [
+            at["split"]["early"]["allow"] - at["split"]["complete"]["allow"]
+            for at in subject["dials"]
+            if at["sentences"]["early"] >= 50
+        ]
+        made[f"BLEU of early stops, {subject['name']}"] = signed(mean(gaps)) if gaps else "few"
+        shares = ", ".join(f"{100 * at['early_stop']:.1f}" for at in subject["dials"])
+        made[f"early stops, {subject['name']}"] = f"{shares}%"
+    return made
+
+
+def significance(at: dict[str, Any]) -> str:
+    low, high = (signed(bound) for bound in at["interval"])
+    return f"{signed(at['difference'])} ({low} to {high}) at AL {at['latency']:g}"

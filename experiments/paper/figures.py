@@ -1,0 +1,92 @@
+"""Figures from points: differences at equal latency with their seeds, early stops, ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+
+from waitinfo.evaluation.curves import difference, make_curves
+from waitinfo.evaluation.points import Point, read_points, select
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+NO_LATENCY = "no common latency"
+STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
+
+
+def signed(value: float, digits: int = 1) -> str:
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if float(text[1:]) else text[1:]  # zero has no sign
+
+
+def with_seeds(values: Sequence[float]) -> str:
+    """A mean with its interval or its seeds."""
+    if not values:
+        return NO_LATENCY
+    if len(values) == 1:
+        return f"{signed(values[0])} (one seed)"
+    if len(values) == 2:
+        return f"{signed(mean(values))} ({' and '.join(map(signed, values))})"
+    half = STUDENT[len(values)] * stdev(values) / len(values) ** 0.5
+    return f"{signed(mean(values))} ± {half:.1f} ({len(values)} seeds)"
+
+
+def points(experiment: str, *where: str) -> list[Point]:
+    """Points of an experiment; none if it has not been made."""
+    path = RESULTS / experiment / "points.jsonl"
+    return select(read_points([path]), where) if path.exists() else []
+
+
+def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
+    """Mean difference in BLEU at equal latency."""
+    values = []
+    for seed in sorted({p["seed"] for p in found if p["name"] == first}, key=str):
+        here = {c.name: c for c in make_curves([p for p in found if p["seed"] == seed], x, "BLEU")}
+        if first in here and second in here and (area := difference(here[first], here[second])):
+            values.append(area.mean)
+    return with_seeds(values)
+
+
+def full_sentence(found: Sequence[Point], first: str, second: str) -> str:
+    scores = {(p["name"], p["seed"]): p["quality"]["BLEU"] for p in found}
+    seeds = sorted({seed for name, seed in scores if name == first})
+    return with_seeds([scores[first, seed] - scores[second, seed] for seed in seeds])
+
+
+def early(found: Sequence[Point], name: str) -> str:
+    """Early stop at K or k = 1, 3, 5, 7, 9, mean of the seeds."""
+    shares = []
+    for k in (1, 3, 5, 7, 9):
+        here = [p["early_stop"] for p in found if p["name"] == name and p["k"] == k]
+        shares += [f"{100 * mean(here):.1f}"] if here else []
+    return ", ".join(shares) + "%"
+
+
+def field(found: Sequence[Point], name: str, part: str) -> str:
+    return f"{mean(p[part] for p in found if p['name'] == name):.2f}"
+
+
+def length_ratio(found: Sequence[Point], name: str) -> str:
+    """Source tokens to tokens written, with end-of-sentence on both sides."""
+    return f"{1 / mean(p['target_per_source'] for p in found if p['name'] == name):.2f}"
+
+
+def early_at(found: Sequence[Point], names: Sequence[str], latencies: Sequence[float]) -> str:
+    """Early stop of several systems at equal AL, interpolated between dials, mean of the seeds."""
+    shown = []
+    for name in names:
+        here = [p for p in found if p["name"] == name]
+        seeds = {p["seed"] for p in here}
+        curves = [sorted((p["paper"]["AL"], p["early_stop"]) for p in here if p["seed"] == seed)
+                  for seed in seeds]  # fmt: skip
+        shares = [mean(np.interp(x, *zip(*curve, strict=True)) for curve in curves)
+                  for x in latencies]  # fmt: skip
+        shown.append(", ".join(f"{100 * share:.0f}" for share in shares) + "%")
+    return " and ".join(shown)
+
+
+def at_dial(found: Sequence[Point], name: str, k: int) -> str:
+    """Average lagging at one dial, mean of the seeds."""
+    return f"{mean(p['paper']['AL'] for p in found if p['name'] == name and p['k'] == k):.2f}"

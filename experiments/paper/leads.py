@@ -1,0 +1,96 @@
+"""Is there a setting with a lead of 1 BLEU over wait-k with the best constant for catch-up?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from analysed import analysis, significance
+from figures import NO_LATENCY, points, signed, with_seeds
+
+from waitinfo.evaluation.curves import make_curves
+from waitinfo.evaluation.points import Point
+
+LEAD_AL = [x / 2 for x in range(2, 21)]  # where leads are looked for
+
+
+def lead(found: Sequence[Point], first: str, others: str) -> str:
+    """The lead over the best curve at each latency: from … to …, and where it is largest.
+
+    `others` is a pattern of names: wait-k, and wait-k with catch-up. Latencies that no curve with
+    catch-up reaches do not count. Which curve is best is decided by the mean of the seeds.
+    """
+    names = {p["name"] for p in found if re.fullmatch(others, p["name"])}
+    seeds = sorted(
+        {p["seed"] for p in found if p["name"] in names and "catch-up" in p["name"]}
+        & {p["seed"] for p in found if p["name"] == first},
+        key=str,
+    )
+    curves = {
+        (c.name, seed): c
+        for seed in seeds
+        for c in make_curves([p for p in found if p["seed"] == seed], "paper.AL", "BLEU")
+    }
+
+    def at(name: str, x: float) -> list[float]:
+        """Its score with each seed; nothing if it has not all of them."""
+        scores = [curves[name, s].at(x) if (name, s) in curves else None for s in seeds]
+        return [] if None in scores else [y for y in scores if y is not None]
+
+    leads = {}
+    for x in LEAD_AL:
+        best = {name: y for name in names if (y := at(name, x))}
+        if (own := at(first, x)) and any("catch-up" in name for name in best):
+            highest = max(best.values(), key=mean)
+            leads[x] = [a - b for a, b in zip(own, highest, strict=True)]
+    if not leads:
+        return NO_LATENCY
+    means = {x: mean(values) for x, values in leads.items()}
+    top = max(means, key=means.__getitem__)
+    seen = f": {with_seeds(leads[top])}" if len(seeds) > 1 else ""
+    low, high = signed(min(means.values())), signed(means[top])
+    return f"{low} to {high}, largest at AL {top:g}{seen}"
+
+
+def lead_on_same_weights(found: dict[str, Any]) -> str:
+    """The same of an analysis, with the interval of the largest lead."""
+    against = found["significance"]["against"]
+    at: dict[float, list[dict[str, Any]]] = {}
+    for other in against:
+        for each in other["at"]:
+            at.setdefault(each["latency"], []).append(each)
+    least = [min(each, key=lambda one: one["difference"]) for each in at.values()]
+    best = max(least, key=lambda one: one["difference"])
+    low = min(one["difference"] for one in least)
+    return f"{signed(low)} to {signed(best['difference'])}, largest: {significance(best)}"
+
+
+def leads() -> dict[str, str]:
+    """Wait-info over wait-k with the best constant at each latency, wherever both are scored."""
+    packed = points("de-en-packed", "set=newstest2015")
+    news = [*points("de-en", "set=newstest2015", "name=wait-info"),
+            *points("de-en", "set=newstest2015", "name=multipath"), *packed]  # fmt: skip
+    news = [{**point, "seed": None} for point in news]
+    constants = r"multipath(-by-catch-up-of-\d+)?"
+    made = {
+        "lead, news, Base": lead(news, "wait-info", constants),
+        "lead, news, Base, same weights": lead(
+            packed, "base-by-wait-info", r"base-by-(wait-k|catch-up-of-\d+)"
+        ),
+        "lead, talks": lead(points("en-vi"), "wait-info", r"multipath-catch-up.*|multipath"),
+        "lead, talks, same weights": lead(points("en-vi"), "wait-info", "wait-info-catch-up.*"),
+    }
+    for experiment in ("multi30k-authors", "europarl-178k"):
+        found = points(experiment)
+        for name in sorted({p["run"] for p in found if p["system"] == "wait-info"}):
+            made[f"lead, {experiment}, {name}"] = lead(found, name, constants)
+            own = rf"{name}-by-(wait-k|catch-up-of-\d+)"
+            if any(re.fullmatch(own, p["name"]) for p in found):
+                made[f"lead, {experiment}, {name}, same weights"] = lead(found, name, own)
+    for folder in ("de-en-analysis", "box-analysis"):
+        for name, numbers in analysis(folder).items():
+            if "significance" in numbers:
+                made[f"lead, {folder}, {name}"] = lead_on_same_weights(numbers)
+    return made
