@@ -47,6 +47,47 @@ def test_padding_and_other_sentences_change_nothing(tiny_model, kind: dict) -> N
         torch.testing.assert_close(together[row, :length], alone[0, :length], rtol=1e-9, atol=1e-9)
 
 
+def distinctness(states: torch.Tensor) -> float:
+    """The share of encoder states that tells the positions of a sentence apart."""
+    own = states - states.mean(1, keepdim=True)
+    return float(own.square().sum() / states.square().sum())
+
+
+@torch.no_grad()
+def seen_states(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    found = []
+    last = model.encoder_layers[-1]
+    handle = last.register_forward_hook(lambda _, given, made: found.append(made))
+    model.encode(model.embed_source(tokens), torch.full((len(tokens),), tokens.shape[1]))
+    handle.remove()
+    return found[0]
+
+
+def test_positions_are_distinct_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a deep encoder that sees both ways, with norms after its sublayers, does not learn."""
+    config = ModelConfig(500, 500, width=64, ffn=128, heads=4, encoder_layers=6, decoder_layers=1,
+                         encoder="bidirectional", norm="post", dropout=0.0)  # fmt: skip
+    tokens = torch.randint(4, 500, (8, 60), generator=torch.Generator().manual_seed(1))
+    shares = {}
+    for name in ("now", "before"):
+        if name == "before":
+            monkeypatch.setattr(Transformer, "_shrink_encoder", lambda model: None)
+        torch.manual_seed(1)
+        shares[name] = distinctness(seen_states(Transformer(config).eval(), tokens))
+    assert shares["now"] > 2 * shares["before"], shares
+
+
+@pytest.mark.parametrize("changes", [{"encoder": "causal"}, {"norm": "pre"}], ids=str)
+def test_other_encoders_start_as_they_did(changes: dict) -> None:
+    """Xavier's bound of every encoder matrix is reached, not one of a smaller gain."""
+    torch.manual_seed(1)
+    values = {"encoder": "bidirectional", "norm": "post", "width": 64, "ffn": 64, **changes}
+    for layer in Transformer(ModelConfig(50, 50, **values)).encoder_layers:
+        bound = (6 / 128) ** 0.5
+        assert layer.attention.out.weight.abs().max() > 0.9 * bound
+        assert layer.feed_forward.out.weight.abs().max() > 0.9 * bound
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_loss_is_a_sum_over_sentences(tiny_model, name: str) -> None:
     system = build_system(name, {"whole_source_updates": 0})

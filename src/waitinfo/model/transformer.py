@@ -138,6 +138,20 @@ class Transformer(nn.Module):
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.width**-0.5)
                 nn.init.zeros_(module.weight[PAD])
+        if self.config.encoder == "bidirectional" and self.config.norm == "post":
+            self._shrink_encoder()
+
+    @torch.no_grad()
+    def _shrink_encoder(self) -> None:
+        """Begin with small sublayers, so that the positions of a sentence stay distinct.
+
+        With norms after the sublayers and every position attending to all others, their states
+        become equal within the first updates, and cross-attention cannot learn where to look.
+        """
+        gain = 1 / (2 * self.config.encoder_layers)  # of all sublayers together: 1
+        for layer in self.encoder_layers:
+            for part in ("attention", "feed_forward"):
+                getattr(layer, part).out.weight.mul_(gain)
 
     def tie(self) -> None:
         """Share a joint embedding again, after loading separate copies."""
