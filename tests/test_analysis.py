@@ -15,7 +15,7 @@ import torch
 
 from tests.commands import Done, called
 from tests.oracle import literal_path
-from waitinfo.analysis.recording import decode_given
+from waitinfo.analysis.recording import Forced, Weights, decode_given
 from waitinfo.analysis.significance import compare, draw_counts, sampled
 from waitinfo.analysis.study import Decoded
 from waitinfo.evaluation.evaluate import Evaluation
@@ -239,6 +239,13 @@ def test_early_stop(analysed: Analysed, loaded: LoadedModel) -> None:
                     assert at["split"][part] is None
 
 
+def seen_weights(loaded: LoadedModel, *pairs: Any) -> list[tuple[Forced, Weights]]:
+    sources, targets, *paths = pairs
+    found: list[tuple[Forced, Weights]] = []
+    list(decode_given(loaded, sources, targets, lambda *seen: found.append(seen), *paths))
+    return found
+
+
 def test_attention(analysed: Analysed, loaded: LoadedModel) -> None:
     """Weights of the first encoder layer and of every cross-attention, sentence by sentence."""
     found = analysed.numbers["attention"]
@@ -262,9 +269,9 @@ def test_attention(analysed: Analysed, loaded: LoadedModel) -> None:
                 weights.append(np.exp(scores[i]) / np.exp(scores).sum())
             own.append(np.mean(weights))
         # Eq. 10, from the weights without info
-        (_, recorded), *_ = decode_given(loaded, [source], [hypothesis.tokens], [hypothesis.path])
+        recorded = seen_weights(loaded, [source], [hypothesis.tokens], [hypothesis.path])
         target = infos(loaded, hypothesis.tokens, target=True)
-        for each in (w for w in recorded if w.kind == "cross"):
+        for each in (w for _, w in recorded if w.kind == "cross"):
             for i, read in enumerate(hypothesis.path[1:], 1):
                 alpha = each.plain[0, :, i, :read].double().numpy()
                 gamma = alpha * (2 - np.abs(target[i - 1] - np.array(info[:read])))
@@ -284,14 +291,14 @@ def test_attention(analysed: Analysed, loaded: LoadedModel) -> None:
 def test_observing_changes_nothing(loaded: LoadedModel) -> None:
     (sources, targets), model = tokens(loaded), loaded.model
     before = [layer.attention.attend for layer in model.encoder_layers]
-    for forced, weights in decode_given(loaded, sources[:3], targets[:3]):
-        assert len(weights) == len(model.encoder_layers) + 2 * len(model.decoder_layers)
-        for each in weights:
-            assert torch.allclose(each.biased.sum(-1), torch.ones(()), atol=1e-5)
-            if each.kind == "cross":
-                columns = torch.arange(each.biased.shape[-1])
-                unseen = columns >= forced.visible[:, None, :, None]
-                assert not each.biased[unseen.expand_as(each.biased)].any()
+    weights = seen_weights(loaded, sources[:3], targets[:3])
+    assert len(weights) == len(model.encoder_layers) + 2 * len(model.decoder_layers)
+    for forced, each in weights:
+        assert torch.allclose(each.biased.sum(-1), torch.ones(()), atol=1e-5)
+        if each.kind == "cross":
+            columns = torch.arange(each.biased.shape[-1])
+            unseen = columns >= forced.visible[:, None, :, None]
+            assert not each.biased[unseen.expand_as(each.biased)].any()
     assert [layer.attention.attend for layer in model.encoder_layers] == before
 
 

@@ -206,7 +206,7 @@ def case(length: int, info: float | None = 1.0, word: str = "-token") -> dict[st
     return {"line": 1, "latency": "paper.AL", "subjects": subjects}
 
 
-@pytest.mark.parametrize("length", [1, 16, 44, 95, 2000])
+@pytest.mark.parametrize("length", [1, 16, 44, 95, 700])
 def test_labels_of_a_staircase_do_not_overlap(length: int) -> None:
     figure = drawn("case", case(length, word="Ägypten"), "case-staircase")
     axes = figure.axes[1]
@@ -221,7 +221,7 @@ def test_labels_of_a_staircase_do_not_overlap(length: int) -> None:
     assert max(figure.get_size_inches()) <= 14
 
 
-@pytest.mark.parametrize("length", [44, 2000])
+@pytest.mark.parametrize("length", [44, 700])
 def test_marks_of_a_staircase_do_not_hide_it(length: int) -> None:
     figure = drawn("case", case(length), "case-staircase")
     axes = figure.axes[1]
@@ -230,6 +230,22 @@ def test_marks_of_a_staircase_do_not_hide_it(length: int) -> None:
         marked = line.get_marker() not in ("None", None)
         assert marked == (length == 44)
         assert not marked or line.get_markersize() < min(step) * 1.05
+
+
+def test_another_vocabulary_is_drawn_over_the_same_text() -> None:
+    """Tokens of two letters and, after the second system's vocabulary, of one letter."""
+    found = case(4, word="-ab")
+    first, second = found["subjects"]
+    letters = [{"token": text, "info": None} for text in [*["-a"] * 8, END]]
+    second |= {"source": letters, "written": [{**letters[0], "read": n} for n in (2, 5, 8, 9)]}
+    figure = drawn("case", found, "case-staircase")
+    assert "other vocabularies" in texts(figure)
+    assert "other vocabularies" not in texts(drawn("case", case(4), "case-staircase"))
+    axes = figure.axes[1]
+    lines = {line.get_label(): list(line.get_xdata()) for line in axes.get_lines()}
+    assert lines["full"][1::2] == pytest.approx([1, 2.5, 4, 5])
+    reads = [token["read"] for token in first["written"]]
+    assert lines["wait-info 1"][1::2] == pytest.approx(reads)
 
 
 def test_a_long_sentence_fits_into_a_picture() -> None:

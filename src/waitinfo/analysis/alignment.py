@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from waitinfo.analysis.recording import decode_given
+from waitinfo.analysis.recording import Forced, Weights, decode_given
 from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 
@@ -25,9 +26,15 @@ def alignments(
     progress = progress or Silent()
     progress.stage("alignments", len(sources))
     found: dict[int, list[int]] = {}
-    for forced, weights in decode_given(loaded, sources, targets):
-        layers = [each.biased.mean(1) for each in weights if each.kind == "cross"]
+    layers: list[Tensor] = []
+
+    def keep(_: Forced, weights: Weights) -> None:
+        if weights.kind == "cross":
+            layers.append(weights.biased.mean(1))
+
+    for forced in decode_given(loaded, sources, targets, keep):
         mean = torch.stack(layers).mean(0)  # [B, T, S]
+        layers.clear()
         for row, i in enumerate(forced.index):
             n, m = len(sources[i]), len(targets[i])
             # The position that is given token i - 1 writes token i.

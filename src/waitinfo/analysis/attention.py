@@ -123,21 +123,21 @@ def compute(study: Study) -> Numbers:
     targets = [h.tokens for h in middle.hypotheses]
     diagonals: dict[tuple[str, int], Diagonal] = defaultdict(Diagonal)
     distances: dict[int, Distance] = defaultdict(Distance)
+
+    def add(forced: Forced, weights: Weights) -> None:
+        assert forced.source_info is not None and forced.target_info is not None
+        if weights.kind == "cross":
+            distances[weights.layer].add(weights, forced)
+            return
+        own = diagonals[weights.kind, weights.layer]
+        if weights.kind == "encoder":
+            own.add(weights, forced.source_info, forced.source_lengths - 1)
+        else:
+            own.add(weights, forced.target_info, forced.target_lengths)
+
     study.progress.stage("attention", len(sources))
     done = 0
-    for forced, weights in decode_given(
-        loaded, sources, targets, [h.path for h in middle.hypotheses]
-    ):
-        assert forced.source_info is not None and forced.target_info is not None
-        for each in weights:
-            if each.kind == "cross":
-                distances[each.layer].add(each, forced)
-            elif each.kind == "encoder":
-                own = diagonals["encoder", each.layer]
-                own.add(each, forced.source_info, forced.source_lengths - 1)
-            else:
-                own = diagonals["decoder", each.layer]
-                own.add(each, forced.target_info, forced.target_lengths)
+    for forced in decode_given(loaded, sources, targets, add, [h.path for h in middle.hypotheses]):
         done += len(forced.index)
         study.progress.advance(done)
     config = loaded.model.config

@@ -177,8 +177,11 @@ def draw_staircase(plt: Any, found: Numbers) -> Any:
         figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     mark = min(4.0, 0.7 * 72 * min(tread, rise))
     for number, subject in enumerate(subjects):
-        draw_steps(axes, subject, number, mark if mark > 1.2 else 0)
+        draw_steps(axes, subject, number, mark if mark > 1.2 else 0, places(subject, source))
     label_tokens(axes, source, tread)
+    if any(not same_tokens(subject["source"], source) for subject in subjects):
+        note = f"those of {subjects[0]['name']}; other vocabularies where as much text is read"
+        axes.set_xlabel(f"{axes.get_xlabel()}\n{plain(note)}")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel("target tokens written")
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -208,11 +211,37 @@ def draw_bars(axes: Any, source: Sequence[Numbers], tread: float) -> None:
     axes.set_ylabel("info")
 
 
-def draw_steps(axes: Any, subject: Numbers, number: int, mark: float) -> None:
+def places(subject: Numbers, axis: Sequence[Numbers]) -> list[float]:
+    """Where each read of a subject lies on an axis of source tokens.
+
+    Another vocabulary has other tokens: its reads lie where as much of the text has been read.
+    """
+    source = subject["source"]
+    reads = [float(token["read"]) for token in subject["written"]]
+    if same_tokens(source, axis):
+        return reads
+    ends, own = text_ends(source), text_ends(axis)
+    read = np.interp(reads, range(len(ends)), ends)
+    return np.interp(read, own, range(len(own))).tolist()
+
+
+def same_tokens(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
+    return [token["token"] for token in one] == [token["token"] for token in other]
+
+
+def text_ends(source: Sequence[Numbers]) -> list[float]:
+    """The share of the text before each token, and of all; end-of-sentence counts one letter."""
+    lengths = [max(1, len(token["token"].removeprefix("-"))) for token in source]
+    ends = np.cumsum([0, *lengths])
+    return (ends / ends[-1]).tolist()
+
+
+def draw_steps(
+    axes: Any, subject: Numbers, number: int, mark: float, reads: Sequence[float]
+) -> None:
     """Up for every token written, to the right for every token read."""
-    reads = [token["read"] for token in subject["written"]]
     colour = COLOURS[number % len(COLOURS)]
-    xs, ys = [1], [0]
+    xs, ys = [1.0], [0]
     for count, read in enumerate(reads, 1):
         xs += [read, read]
         ys += [count - 1, count]

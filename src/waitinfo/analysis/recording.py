@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.text.special import BOS, EOS
 
 ATTENTIONS = ("encoder", "decoder", "cross")
-BATCH_TOKENS = 2048  # padded; every layer has a matrix of weights for each head
+BATCH_TOKENS = 2048  # padded; a layer has a matrix of weights for each head
 
 
 @dataclass(frozen=True)
@@ -105,16 +106,18 @@ def decode_given(
     loaded: LoadedModel,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
+    observer: Callable[[Forced, Weights], None],
     paths: Sequence[Sequence[int]] | None = None,
-) -> Iterator[tuple[Forced, list[Weights]]]:
-    """Decode pairs of token lists, and yield each group with the weights of every attention.
+) -> Iterator[Forced]:
+    """Decode pairs of token lists, and yield each group of them when it is done.
 
+    observer: gets the weights of every attention, one layer after the other; those of a long
+        sentence are too large to be kept together.
     paths: source tokens read before each target token and end-of-sentence; by default all.
     """
     model = loaded.model
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     for index in groups(lengths, BATCH_TOKENS):
-        found: list[Weights] = []
         source = padded([[*sources[i], EOS] for i in index], model.device)
         target = padded([[BOS, *targets[i]] for i in index], model.device)
         n = torch.tensor([len(sources[i]) + 1 for i in index], device=model.device)
@@ -124,11 +127,13 @@ def decode_given(
             if paths is not None:
                 read = list(paths[i])[: int(m[row])]
                 visible[row, : len(read)] = torch.tensor(read, device=model.device)
-        with observed(model, found.append):
-            left, right = model.embed_source(source), model.embed_target(target)
-            encoded = model.encode(left, n)
+        right = model.embed_target(target)
+        info = model.token_infos(source)
+        forced = Forced(index, source, target, visible, n, m, info, right.info)
+        with observed(model, partial(observer, forced)):
+            encoded = model.encode(model.embed_source(source), n)
             model.decode(right, encoded, visible, streaming=True)
-        yield Forced(index, source, target, visible, n, m, encoded.info, right.info), found
+        yield forced
 
 
 def require_attention(loaded: LoadedModel, what: str) -> None:
