@@ -160,7 +160,7 @@ def test_linear_relu(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     same(kernels.linear_relu(x, weight, bias), expected, [x, weight, bias])
 
 
-@pytest.mark.parametrize(("targets", "sources"), [(1, 1), (7, 5), (12, 33), (40, 130)])
+@pytest.mark.parametrize(("targets", "sources"), [(1, 1), (7, 5), (12, 33), (3, 130)])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_monotonic_attention(targets: int, sources: int, scale: float) -> None:
     """The walks of MMA's heads and their lookback, with energies of any size, against float64."""
