@@ -319,7 +319,7 @@ def main() -> None:
         sys.exit(f"unknown run '{unknown[0]}'; choose from: {', '.join(by_name)}")
     runs = [by_name[name] for name in wanted]
     if not given.dry_run:
-        for folder in (given.work, given.results):
+        for folder in [given.work] if given.prepare else [given.work, given.results]:
             folder.mkdir(parents=True, exist_ok=True)
     runner.make(experiment.get("make", []))
     missing = [run for run in runs if given.prepare or runner.dry or not runner.scored(run)]

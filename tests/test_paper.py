@@ -140,6 +140,24 @@ def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
     assert leads.lead(found, "absent", "multipath") == "no common latency"
 
 
+def test_a_lead_is_not_looked_for_beside_a_steep_curve() -> None:
+    """By hand: 26 everywhere, over 20 and 25 at AL 1 and 2, then 25.5 at AL 3 and 6."""
+    load_script("paper/claims")
+    leads, catch_up = sys.modules["leads"], "multipath-by-catch-up-of-6"
+    others = {1: 20, 2: 25, 3: 25.5, 6: 25.5}
+    heights = {"own": {1: 26, 6: 26}, "multipath": others, catch_up: others}
+    found = [
+        {**point(name, al, al, bleu), "seed": 1}
+        for name, curve in heights.items()
+        for al, bleu in curve.items()
+    ]
+    made = leads.lead(found, "own", r"multipath(-by-catch-up-of-\d+)?")
+    assert made == "+0.5 to +0.8, largest at AL 2.5"
+    dials = ((1, 1, 20), (2, 2, 25), (3, 3, 26))
+    steps = [{**point("multipath", k, al, bleu), "seed": 1} for k, al, bleu in dials]
+    assert leads.above_the_line(steps, "multipath") == pytest.approx([2.0])
+
+
 def test_early_stops_at_equal_latency() -> None:
     """By hand: 30% at AL 1 and 10% at AL 3 are 20% at AL 2; a second seed has 40%."""
     load_script("paper/claims")

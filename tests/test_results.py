@@ -132,7 +132,8 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
         ("multi30k-ablations", "wait-info"), ("authors-code", "wait-info"),
         ("conditions", "de-en"), ("lag", "de-en"), ("students", "de-en-0.3"), ("windows", "de-en"),
         ("de-en-ingredients", "all"), ("multi30k-authors", "wait-info"),
-        ("europarl-178k", "wait-info"),
+        ("europarl-178k", "wait-info"), ("de-en-systems", "wait-info"),
+        ("de-en-parts", "wait-info"),
         *(("box", model) for model in boxed_models()),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
@@ -237,7 +238,7 @@ def test_the_scores_on_the_bundled_models_card() -> None:
 
 
 def test_all_comparisons_are_found() -> None:
-    assert len(comparisons()) == 21
+    assert len(comparisons()) == 25
 
 
 # What belongs in results/
@@ -245,7 +246,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 17 + bool(boxed_models())
+    assert len(files) == 19 + bool(boxed_models())
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path

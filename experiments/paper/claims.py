@@ -41,8 +41,14 @@ OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", 
 SWITCHES = (  # what the authors' code does differently, and beside what it is seen
     ("no-floor", "wait-info"), ("no-whole-source", "wait-info"), ("tiny-sum-loss", "wait-info"),
     ("sum-by-batch", "wait-info"), ("info-before-dropout", "wait-info"), ("four-k", "wait-info"),
-    ("as-authors", "wait-info"), ("multipath-warm", "multipath"),
-    ("multipath-four-k", "multipath"), ("wait-info", "wait-info-by-wait-k"),
+    ("four-draws", "wait-info"), ("as-authors", "wait-info"), ("multipath-warm", "multipath"),
+    ("multipath-four-k", "multipath"), ("multipath-four-draws", "multipath"),
+    ("wait-info", "wait-info-by-wait-k"),
+)  # fmt: skip
+AHEAD = (  # wait-info with switches, and multipath trained in the same way
+    ("wait-info", "multipath"), ("sum-by-batch", "multipath"), ("no-floor", "multipath"),
+    ("four-k", "multipath-four-k"), ("as-authors", "multipath-four-k"),
+    ("four-draws", "multipath-four-draws"),
 )  # fmt: skip
 CHANGES = {
     "plain-self-attention": "without info in self-attention",
@@ -69,12 +75,19 @@ PAPER = {  # the paper's names
 }  # fmt: skip
 
 
-def over_others(text: str, found: Sequence[Point]) -> dict[str, str]:
+def over_others(text: str, found: Sequence[Point], axis: str = "paper.AL") -> dict[str, str]:
     """Wait-info less every other system that was scored at a latency of its own."""
     names = {point["name"] for point in found}
-    gaps = {other: gap(found, "wait-info", other) for other in OTHERS if other in names}
+    gaps = {other: gap(found, "wait-info", other, axis) for other in OTHERS if other in names}
     return {f"{text}, wait-info over {other}": figure for other, figure in gaps.items()
             if figure != NO_LATENCY}  # fmt: skip
+
+
+def stops_of_all(text: str, found: Sequence[Point]) -> dict[str, str]:
+    """Early stops of every system that was scored with endings allowed."""
+    names = dict.fromkeys(point["name"] for point in found if point["name"].endswith("-allow"))
+    return {f"early stop, {text}, {name.removesuffix('-allow')}": early(found, name)
+            for name in names}  # fmt: skip
 
 
 def claims() -> dict[str, str]:
@@ -86,13 +99,16 @@ def claims() -> dict[str, str]:
     parts = points("de-en-ablations", "seed=1")
     small = points("multi30k-ablations")
     talks = points("en-vi")
+    systems = points("de-en-systems", "set=newstest2015")
     cost = json.loads((RESULTS / "multi30k" / "measurements.json").read_text("utf-8"))["cost"]
     relative = {name: f"{found['relative']:.1f}" for name, found in cost["systems"].items()}
     made = {
         **over_others("captions", captions),
         **over_others("talks", talks),
-        **over_others("news, bundled shape", points("de-en-systems", "set=newstest2015")),
+        **over_others("news, bundled shape", systems),
+        **over_others("news, bundled shape, by DAL", systems, "paper.DAL"),
         **over_others("news, Big", points("de-en-big", "set=newstest2015")),
+        **stops_of_all("news, bundled shape", systems),
     }
     made |= {
         "captions, norm before, over multipath": gap(before, "wait-info", "multipath"),
@@ -128,8 +144,13 @@ def claims() -> dict[str, str]:
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
     }
+    three = points("de-en-parts")
+    made |= {
+        f"newstest2013, 3,000 updates, each seed over one of multipath{by}": each_seed(three, axis)
+        for axis, by in (("paper.AL", ""), ("paper.DAL", ", by DAL"))
+    }
     made |= ablations(small, "captions")
-    made |= ablations(points("de-en-parts"), "newstest2013")
+    made |= ablations(three, "newstest2013, 3,000 updates")
     return made | from_analyses() | as_authors() | leads() | in_the_paper()
 
 
@@ -141,45 +162,61 @@ def as_authors() -> dict[str, str]:
         found = points(experiment)
         sets = {point["set"] for point in found}
         beside = [*found, *(point for point in theirs if point["set"] in sets)]
-        names = {point["name"] for point in found}
-        for axis, by in (("paper.AL", ""), ("paper.DAL", " by DAL")):
-            made[f"authors' settings, {text}, over multipath{by}"] = gap(
-                found, "wait-info", "multipath", axis
-            )
-        for first, second in SWITCHES:
-            if first in names:
-                made[f"authors' settings, {text}, {first} over {second}"] = gap(
-                    found, first, second
-                )
-        for system in ("wait-info", "multipath"):
-            made[f"authors' settings, {text}, early stop, {system}"] = early(
-                found, f"{system}-allow"
-            )
-            made[f"authors' settings, {text}, {system}, ours less theirs"] = beside_theirs(
-                beside, system
-            )
+        ours = {
+            **switched(found),
+            **{f"early stop, {name}": early(found, f"{name}-allow")
+               for name in ("wait-info", "multipath", "as-authors", "sum-by-batch")},
+            **{f"{system}, ours less theirs": beside_theirs(beside, system)
+               for system in ("wait-info", "multipath")},
+        }  # fmt: skip
+        made |= {f"authors' settings, {text}, {name}": figure for name, figure in ours.items()}
         for other in ("multipath", "multipath-warm"):
             made[f"authors' code, {text}, over {other}"] = gap(
                 beside, "authors-wait-info", f"authors-{other}"
             )
         made[f"authors' code, {text}, early stop"] = early(beside, "authors-wait-info")
         if text == "Europarl":
-            for who, names_ in (("ours", OURS), ("the authors' code", THEIRS)):
+            for who, names in (("ours", OURS), ("the authors' code", THEIRS)):
                 made[f"authors' settings, {text}, early stop at AL 2, 6, {who}"] = early_at(
-                    beside, names_, (2, 6)
+                    beside, names, (2, 6)
                 )
     return {name: figure for name, figure in made.items() if figure not in (NO_LATENCY, "%")}
 
 
+def switched(found: Sequence[Point]) -> dict[str, str]:
+    """What each switch changes, and how far wait-info is then ahead of multipath."""
+    pairs = [
+        *((pair, axis, by) for pair in AHEAD
+          for axis, by in (("paper.AL", ""), ("paper.DAL", ", by DAL"))),
+        *((pair, "paper.AL", "") for pair in SWITCHES),
+    ]  # fmt: skip
+    names = {point["name"] for point in found}
+    return {
+        f"{first} over {second}{by}": gap(found, first, second, axis)
+        for (first, second), axis, by in pairs
+        if first in names
+    }
+
+
 def beside_theirs(found: Sequence[Point], system: str) -> str:
     """Each of our seeds less the one of the authors' code, with endings allowed in both."""
-    theirs = [p for p in found if p["name"] == f"authors-{system}"]
-    ours = [p for p in found if p["name"] == f"{system}-allow"]
+    return seeds_over_one(found, f"{system}-allow", f"authors-{system}")
+
+
+def each_seed(found: Sequence[Point], axis: str) -> str:
+    """Each seed of wait-info less the first of multipath."""
+    one = [p for p in found if p["name"] == "wait-info" or p["seed"] == 1]
+    return seeds_over_one(one, "wait-info", "multipath", axis)
+
+
+def seeds_over_one(found: Sequence[Point], first: str, second: str, axis: str = "paper.AL") -> str:
+    one = [p for p in found if p["name"] == second]
+    several = [p for p in found if p["name"] == first]
     gaps = []
-    for seed in sorted({p["seed"] for p in ours}):
-        here = [*(p for p in ours if p["seed"] == seed), *theirs]
-        curves = {c.name: c for c in make_curves(here, "paper.AL", "BLEU")}
-        area = difference(curves[f"{system}-allow"], curves[f"authors-{system}"])
+    for seed in sorted({p["seed"] for p in several}):
+        here = [*(p for p in several if p["seed"] == seed), *one]
+        curves = {c.name: c for c in make_curves(here, axis, "BLEU")}
+        area = difference(curves[first], curves[second])
         gaps += [area.mean] if area else []
     return ", ".join(map(signed, gaps)) or NO_LATENCY
 
@@ -198,6 +235,8 @@ def full_sentences(found: Sequence[Point], text: str) -> dict[str, str]:
 def ablations(found: Sequence[Point], text: str) -> dict[str, str]:
     """Changes of wait-info, three seeds each, as far as they have been trained."""
     names = {point["name"] for point in found}
+    if names & CHANGES.keys() <= {"multipath"}:
+        return {}
     made = {}
     for name, what in CHANGES.items():
         if name in names:

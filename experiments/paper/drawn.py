@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -57,8 +58,8 @@ AUTHORS = {  # by test set: the picture, its title, and experiments of ours to b
     "europarl-178k.test": ("curves.europarl.svg", "Europarl German → English, 178,000 pairs",
                            ("europarl-178k",)),
 }  # fmt: skip
-SIDE_BY_SIDE = ("wait-info-allow", "multipath-allow", "as-authors-allow", "authors-wait-info",
-                "authors-multipath", "authors-multipath-warm")  # fmt: skip
+SIDE_BY_SIDE = ("wait-info-allow", "multipath-allow", "as-authors-allow", "multipath-four-k-allow",
+                "authors-wait-info", "authors-multipath", "authors-multipath-warm")  # fmt: skip
 PAPER = {
     "multi30k-authors": "Multi30k German → English with the authors' settings",
     "europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
@@ -66,6 +67,11 @@ PAPER = {
     "de-en-parts": "German → English, newstest2013, 3,000 updates",
     "de-en-big": "German → English, newstest2015, Transformer-Big",
 }
+
+
+AS_AUTHORS = ("four-k", "multipath-four-k", "four-draws", "multipath-four-draws", "sum-by-batch",
+              "as-authors")  # in the first picture  # fmt: skip
+BOTH = ("wait-info", "multipath")  # in every picture
 
 
 def multi30k_ablations(results: Path) -> dict[str, Output]:
@@ -99,17 +105,29 @@ def pictures_of_changes(curves: dict[str, Curve]) -> dict[str, Output]:
     return found
 
 
+def is_shown(curve: Curve) -> bool:
+    """Curves of several latencies by a system's own policy."""
+    other = re.search("-by-(wait-k|catch-up)|-streamed-", curve.name)
+    return len(curve.points) > 1 and not other
+
+
 def paper_runs(results: Path) -> dict[str, Output]:
-    """Experiments that exist only for the paper: every point, and curves without catch-up."""
+    """Experiments that exist only for the paper: every point, and curves without catch-up.
+
+    Those with the authors' settings have two pictures: their way of training, and other switches.
+    """
     found: dict[str, Output] = {}
     for name, title in PAPER.items():
         path = results / name / "points.jsonl"
         if not path.exists():
             continue
         curves = by_name(read_points([path]))
-        shown = {each: curve for each, curve in curves.items() if "-by-" not in each}
-        shown = {each: curve for each, curve in shown.items() if "-streamed-" not in each}
         found[f"{name}/table.md"] = all_points(curves)
+        shown = {each: curve for each, curve in curves.items() if is_shown(curve)}
+        switches = {each: shown[each] for each in shown if each not in AS_AUTHORS}
+        if len(switches) < len(shown):
+            found[f"{name}/curves.switches.svg"] = picture(switches, f"{title}: switches")
+            shown = {each: shown[each] for each in (*BOTH, *AS_AUTHORS) if each in shown}
         found[f"{name}/curves.svg"] = picture(shown, title)
     return found
 
