@@ -22,6 +22,7 @@ from waitinfo.client.replay import Replay
 from waitinfo.serving import protocol
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.server import bind
+from waitinfo.serving.stream import StreamConnection
 
 TEXT = some_text(random.Random(21), 40)
 KEY = "a-secret-key"
@@ -292,3 +293,33 @@ def test_an_idle_stream_rests_and_goes_on() -> None:
         assert stream.connections == 1
         events += stream.push("bo bu.") + stream.finish()
         assert record(events) == local("ba be bi bo bu.") and stream.connections == 2
+
+
+@pytest.mark.parametrize("late", ["text", "end"])
+def test_what_meets_a_closing_idle_stream_is_not_lost(
+    late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent before the client hears that the server has closed the stream, which reads no more."""
+    sent, farewell = threading.Event(), StreamConnection.farewell
+
+    async def wait_and_tell(connection: StreamConnection, reason: str) -> None:
+        if reason == "idle":
+            await asyncio.to_thread(sent.wait, 600)
+        await farewell(connection, reason)
+
+    monkeypatch.setattr(StreamConnection, "farewell", wait_and_tell)
+    with running(toy_hub(idle=0.2)) as quick, Client(quick.url) as client:
+        stream = client.stream(k=2)
+        stream.push("ba be bi", wait=False)
+        wait_for(lambda: stream.connections == 1 and quick.hub.models.find().free == 4)
+        if late == "text":
+            stream.push("bo bu.", wait=False)
+        else:
+            stream.finish(wait=False)
+        wait_for(lambda: not stream.remote._unsent)
+        sent.set()
+        if late == "text":
+            wait_for(lambda: stream.remote._done == 2)
+            stream.finish(wait=False)
+        text = "ba be bi bo bu." if late == "text" else "ba be bi"
+        assert record(list(stream)) == local(text) and stream.connections > 1

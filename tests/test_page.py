@@ -321,6 +321,58 @@ def sentence_ends(page: Any, count: int) -> bool:
     )
 
 
+STREAM = """async (late) => {
+  const { LiveStream } = await import("/page/stream.js");
+  const heard = [], idle = { type: "ended", reason: "idle" };
+  const pause = (ms) => new Promise((go) => setTimeout(go, ms));
+  made.length = 0;
+  const stream = new LiveStream({}, { words: ({ text }) => heard.push(text) });
+  const first = stream.socket;
+  if (late === "before the answer to the start") {
+    first.addEventListener("open", () => { stream.text("ba be "); stream.text("bi. "); });
+  } else {
+    stream.text("ba be ");
+    while (stream.done < 1) await pause(5);
+    if (late === "while the server closes") {
+      stream.transmit = () => {};  // nobody reads it
+      stream.text("bi. ");
+      delete stream.transmit;
+      stream.receive(idle);
+    } else {
+      stream.receive(idle);
+      stream.text("bi. ");
+    }
+    first.close();
+  }
+  while (stream.done < 2) await pause(5);
+  await pause(500);  // a socket that seems to be lost would be replaced
+  stream.close();
+  return [heard.join(""), made.length];
+}"""
+COUNTED = """
+window.made = [];
+window.WebSocket = class extends WebSocket {
+  constructor(...given) { super(...given); made.push(this); }
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("late", "connections"),
+    [
+        ("before the answer to the start", 1), ("while the server closes", 2),
+        ("before the socket is closed", 2),
+    ],
+)  # fmt: skip
+def test_text_is_never_left_behind(
+    visit: Callable[..., Any], server: Running, late: str, connections: int
+) -> None:
+    """Text that is sent while a stream begins or an idle one is closed, and no text after it."""
+    page = connected(visit(script=COUNTED))
+    text, made = page.evaluate(STREAM, late)
+    assert text.split() == local_words(server, "ba be bi. ") and made == connections
+
+
 def test_a_killed_server_changes_nothing(browser: Any) -> None:
     """The page goes on by itself once a server is there again; so do 20 lines of JavaScript."""
     docs = Path(__file__).resolve().parents[1] / "docs" / "serving.md"

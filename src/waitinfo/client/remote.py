@@ -307,9 +307,8 @@ class AsyncRemoteStream:
     def _ended(self, reason: str) -> None:
         if reason == "end":
             self._over = True
-        elif reason == "idle":
+        elif reason == "idle" and self._done >= self._last and not self._finished:
             self._resting = True
-            if not self._unsent:
-                self._more.clear()
-        else:
+            self._more.clear()
+        else:  # idle, too, if text or the end was on its way to the server when it closed
             raise Interrupted(f"the server ended the stream ({reason})")

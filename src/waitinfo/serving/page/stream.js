@@ -17,25 +17,30 @@ export class LiveStream {
     this.on = on;
     this.items = [];          // text and flushes that are not done with
     this.replay = null;       // where the server would continue
+    this.last = this.done = 0;  // ids of the newest item, and of the newest one worked off
     this.wait = 250;
-    this.over = false;
-    this.open = false;
+    this.over = this.open = this.resting = false;
     this.connect();
   }
 
   connect() {
     if (this.over) return;
-    this.socket = new WebSocket(address("/v1/stream"));
-    this.socket.onopen = () => this.start();
-    this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
-    this.socket.onclose = () => this.lost();
+    this.resting = false;
+    const socket = this.socket = new WebSocket(address("/v1/stream"));
+    socket.onopen = () => this.start();
+    socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
+    socket.onclose = () => { if (socket === this.socket) this.lost(); };
   }
 
   start() {
     const resume = this.replay && { ...this.replay, vocabulary: this.vocabulary };
     this.transmit({ type: "start", trace: true, ...this.options, ...(resume && { resume }) });
+  }
+
+  // Everything that is not done with, and a mark that is answered when it is.
+  repeat() {
     for (const item of this.items) this.transmit(item);
-    if (this.ending) this.transmit({ type: "end" });
+    if (this.last) this.transmit({ type: "text", text: "", id: this.last });
   }
 
   transmit(message) {
@@ -47,6 +52,7 @@ export class LiveStream {
       this.vocabulary = message.vocabulary;
       this.open = true;
       this.wait = 250;
+      this.repeat();
       this.on.state?.("live", message);
     } else if (message.type === "words") {
       this.keep(message);
@@ -54,10 +60,11 @@ export class LiveStream {
     } else if (message.type === "error") {
       if (message.code !== "full" && !this.open) this.over = true;
       this.on.error?.(message);
-    } else if (message.type === "ended" && ["end", "idle"].includes(message.reason)) {
-      this.resting = message.reason === "idle";
-      this.over = !this.resting;
-      this.on.state?.(message.reason);
+    } else if (message.type === "idle") {
+      this.done = message.id;
+    } else if (message.type === "ended" && message.reason === "idle" && this.done >= this.last) {
+      this.resting = true;  // else text was on its way when the server closed: connect again
+      this.on.state?.("idle");
     }
   }
 
@@ -91,16 +98,14 @@ export class LiveStream {
   }
 
   send(item) {
+    item.id = ++this.last;
     this.items.push(item);
-    if (this.resting) {
-      this.resting = false;
-      this.connect();
-    } else if (this.open) this.transmit(item);
+    if (this.resting) this.connect();
+    else if (this.open) this.transmit(item);
   }
 
   text(text) { this.send({ type: "text", text }); }
   flush() { this.send({ type: "flush" }); }
-  end() { this.ending = true; this.transmit({ type: "end" }); }
 
   set(change) {             // {k} or {lag}
     Object.assign(this.options, change);
