@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import socket as sockets
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.streams import toy_model
+from tests.streams import toy_model, wait_for
 from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
@@ -63,8 +63,8 @@ class Running:
 
 
 @contextmanager
-def running(hub: Hub, port: int = 0) -> Iterator[Running]:
-    listening = bind("127.0.0.1", port)
+def running(hub: Hub, port: int = 0, listening: sockets.socket | None = None) -> Iterator[Running]:
+    listening = listening or bind("127.0.0.1", port)
     server = Server(hub, "127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -94,13 +94,6 @@ class Errors(logging.Handler):
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 def send(socket: ClientConnection, kind: str, **fields: Any) -> None:

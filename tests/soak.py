@@ -29,7 +29,7 @@ from urllib.error import HTTPError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.serving import wait_for
+from tests.streams import wait_for
 from waitinfo import AsyncClient, Translator
 
 KINDS = ("good", "good", "ours", "realtime", "rest", "corrected",

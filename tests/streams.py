@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,6 +49,13 @@ def some_text(draw: random.Random, words: int) -> str:
 def record(events: list[Event]) -> list[tuple]:
     """Events without their times."""
     return [(e.kind, e.token, e.word, e.read, e.written, e.sentence) for e in events]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 600) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
 
 
 def live_delays(stream: Stream, words: list[str]) -> tuple[list[str], list[int]]:

@@ -10,9 +10,10 @@ import threading
 
 import pytest
 
-from tests.streams import record, toy_model
+from tests.streams import record, toy_model, wait_for
 from tests.test_scheduler import LONG, alone
 from waitinfo import AsyncTranslator, Event, Translator, WaitinfoError
+from waitinfo.streaming import asynchronous
 from waitinfo.streaming.asynchronous import AsyncStream
 from waitinfo.streaming.session import Session
 
@@ -22,6 +23,28 @@ TEXTS = ["ba be bi. bo bu", "du do di de da", "ba", "", "be be be be be be be."]
 @pytest.fixture
 def translator() -> Translator:
     return Translator(toy_model(), streams=6, capacity=48)
+
+
+class Gate:
+    """Holds up the rounds of a translator."""
+
+    def __init__(self) -> None:
+        self.computing, self.go_on = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def gate(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    engine, found = translator._scheduler.engine, Gate()
+    advance = engine.advance
+
+    def slow(*arguments: object) -> object:
+        assert threading.current_thread() is not threading.main_thread()
+        found.computing.set()
+        assert found.go_on.wait(600)
+        return advance(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "advance", slow)
+    return found
 
 
 async def speak(server: AsyncTranslator, text: str) -> list[tuple]:
@@ -119,18 +142,65 @@ def test_a_cancelled_finish_releases_its_slot(translator: Translator) -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_push_loses_no_event(translator: Translator) -> None:
+def test_a_cancelled_push_loses_no_event(translator: Translator, gate: Gate) -> None:
     async def run() -> list[Event]:
         stream = AsyncTranslator(translator).stream(2, history=None)
         task = asyncio.create_task(stream.push(LONG))
-        while not translator._scheduler.engine.busy:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(gate.computing.wait, 600)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        gate.go_on.set()
         return [*await stream.push("ba"), *await stream.finish()]
 
     assert record(asyncio.run(run())) == alone(LONG + " ba")
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_full_queue_is_worked_off_once_it_is_read(translator: Translator, late: bool) -> None:
+    """By one who comes late, or by a push that waits: no other stream asks for a round."""
+    translator._scheduler.queue = 10
+
+    async def run() -> list[Event]:
+        stream = AsyncTranslator(translator).stream(2, history=None)
+        if not late:
+            return [*await stream.push(LONG), *await stream.finish()]
+        await stream.push(LONG, wait=False)
+        await stream.finish(wait=False)
+        while len(stream._channel.events) < 10 or translator._scheduler._leading:
+            await asyncio.sleep(0.001)
+        return [event async for event in stream]
+
+    assert record(asyncio.run(run())) == alone(LONG)
+
+
+def test_a_thread_that_is_stopped_passes_its_work_on(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was woken for text of a stream that another thread reads, and stopped before it began."""
+    woken, go_on = threading.Event(), threading.Event()
+
+    class Late(asynchronous.SimpleQueue):  # type: ignore[misc]
+        def get(self) -> None:  # type: ignore[override]
+            super().get()
+            woken.set()
+            assert go_on.wait(600)
+
+    monkeypatch.setattr(asynchronous, "SimpleQueue", Late)
+    server = AsyncTranslator(translator)
+    server._worker.start()
+    stream = translator.stream(2)
+    heard: list[Event] = []
+    reader = threading.Thread(target=lambda: heard.extend(stream))
+    reader.start()
+    wait_for(lambda: bool(translator._scheduler._waiters))
+    stream.push("ba be bi", wait=False)
+    stream.finish(wait=False)
+    assert woken.wait(600)
+    server.close()
+    go_on.set()
+    reader.join(600)
+    assert record(heard) == alone("ba be bi")
 
 
 def test_a_rejected_push_takes_no_text(translator: Translator) -> None:
@@ -170,34 +240,21 @@ def test_an_error_reaches_only_its_own_client(
     assert translator.open_streams == 0
 
 
-def test_the_event_loop_is_never_blocked(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_event_loop_is_never_blocked(translator: Translator, gate: Gate) -> None:
     """During a round, the event loop opens and closes streams, pushes text and changes dials."""
-    engine = translator._scheduler.engine
-    computing, go_on = threading.Event(), threading.Event()
-    advance = engine.advance
-
-    def slow(*arguments: object) -> object:
-        assert threading.current_thread() is not threading.main_thread()
-        computing.set()
-        assert go_on.wait(600)
-        return advance(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(engine, "advance", slow)
 
     async def run() -> list[tuple]:
         server = AsyncTranslator(translator)
         stream = server.stream(2)
         pushed = asyncio.create_task(stream.push("ba be"))
-        await asyncio.to_thread(computing.wait, 600)
+        await asyncio.to_thread(gate.computing.wait, 600)
         other: AsyncStream | None = server.stream(2)
         await other.push("bi", wait=False)
         other.k = 3
         other.close()
         assert not pushed.done() and translator.open_streams == 1
         other = None
-        go_on.set()
+        gate.go_on.set()
         return record([*await pushed, *await stream.finish()])
 
     assert asyncio.run(run()) == alone("ba be")

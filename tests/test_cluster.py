@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import tests.serving  # noqa: F401 (skips where the extra is missing)
-from tests.serving import wait_for
-from tests.streams import record, some_text, toy_model
+from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Translator, WaitinfoError
 from waitinfo.model.saving import load_model, save_model
 from waitinfo.serving.cluster import Scale, _replicas, build, start

@@ -245,9 +245,10 @@ class _Thread(threading.Thread):
 
 
 def _work(scheduler: Scheduler, calls: SimpleQueue[None], stopped: threading.Event) -> None:
-    while calls.get() is None and not stopped.is_set():
+    while not stopped.is_set():
+        calls.get()
         try:
-            scheduler.lead(stopped.is_set)
+            scheduler.lead(stopped.is_set)  # if it was stopped meanwhile: passes on what is left
         except Exception as error:  # a bug in the scheduler must not leave tasks waiting
             logging.getLogger(__name__).exception("rounds are not possible any more")
             scheduler.abort(error)

@@ -295,8 +295,9 @@ class Scheduler:
     def _collect(self, channel: Channel) -> list[Event]:
         events = list(channel.events)
         channel.events.clear()
-        if len(events) >= self.queue and not channel.closed:
-            self._announce(channel)  # it was held up
+        if len(events) >= self.queue and not channel.closed:  # it was held up
+            self._announce(channel)
+            self._pass_on()
         return events
 
     def _unlocked_round(self) -> None:
