@@ -71,7 +71,8 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
     [
         ("--port 70000", "must be from 0 to 65535"), ("--streams 0", "must be at least 1"),
         ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
-        ("--keys missing.toml", "cannot be read"), ("--idle -1", "seconds, 0 or more"),
+        ("--keys missing.toml", "cannot be read"), ("--idle 0", "seconds, 1 or more"),
+        ("--drain -1", "seconds, 0 or more"),
         ("--host 203.0.113.1 --open", "cannot be used"), ("--compare -1", "must be 0 or more"),
     ],
 )  # fmt: skip

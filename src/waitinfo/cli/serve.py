@@ -106,6 +106,7 @@ def _check(request: Request) -> None:
         raise WaitinfoError(f"--port {request.port}: must be from 0 to 65535")
     if request.log_level not in LEVELS:
         raise unknown("--log-level", request.log_level, LEVELS)
-    for name, seconds in (("--idle", request.idle), ("--drain", request.drain)):
-        if not 0 <= seconds < 1e9:
-            raise WaitinfoError(f"{name} {seconds:g}: must be seconds, 0 or more")
+    if not 1 <= request.idle < 1e9:
+        raise WaitinfoError(f"--idle {request.idle:g}: must be seconds, 1 or more")
+    if not 0 <= request.drain < 1e9:
+        raise WaitinfoError(f"--drain {request.drain:g}: must be seconds, 0 or more")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from waitinfo.client.address import Address
 from waitinfo.client.remote import AsyncRemoteStream
-from waitinfo.errors import unknown
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.streaming.event import Event, shown_text
 
 T = TypeVar("T")
@@ -18,6 +18,7 @@ T = TypeVar("T")
 PATIENCE = 60.0  # seconds to go on trying to connect
 HISTORY = 2000  # translated words that a stream remembers
 TOGETHER = 8  # texts translated at a time
+CLOSED = "this client has been closed; make another"
 FIELDS = ("model", "system", "k", "lag", "segmenter", "trace", "room")  # of `start`
 
 
@@ -86,16 +87,28 @@ class Client:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._client = AsyncClient(*arguments, **options)
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="waitinfo-client", daemon=True
         )
         self._thread.start()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something on the client's own thread; an interrupt cancels it."""
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise WaitinfoError(CLOSED)
+            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise WaitinfoError(CLOSED) from None
         except BaseException:
             future.cancel()
             raise
@@ -117,10 +130,13 @@ class Client:
         return self._do(self._client.events(texts, k))
 
     def close(self) -> None:
-        """Close all streams and end the client's thread."""
-        if self._loop.is_closed():
-            return
-        self._do(_cancel_all())
+        """Close all streams and end the client's thread; calls that wait for them fail."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            others = asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
+        others.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -194,7 +210,8 @@ class RemoteStream:
 
     def close(self) -> None:
         """Give the stream up, finished or not."""
-        self._client._do(self.remote.close())
+        if not self._client.closed:
+            self._client._do(self.remote.close())
 
     def __enter__(self) -> RemoteStream:
         return self

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -22,14 +22,19 @@ from waitinfo.text.files import join_surrogates
 
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
-
-
 KNOWN = frozenset(Event._fields)
 
 
 def _event(values: dict[str, Any]) -> Event:
     """An event of the trace; a newer server may say more about it."""
     return Event(**{name: value for name, value in values.items() if name in KNOWN})
+
+
+def _encode(message: dict[str, Any]) -> str:
+    try:
+        return json.dumps(message, default=float, allow_nan=False)  # numbers of NumPy and torch
+    except (TypeError, ValueError) as error:
+        raise WaitinfoError(f"cannot be sent to a server: {error}") from None
 
 
 class Interrupted(Exception):
@@ -54,7 +59,7 @@ class AsyncRemoteStream:
         self._address, self._start, self._raw, self._patience = address, start, raw, patience
         self._paused = str(start.get("segmenter")).startswith("pause")
         self._replay = Replay()
-        self._unsent: deque[dict[str, Any]] = deque()
+        self._unsent: deque[str] = deque()
         self._more = asyncio.Event()  # there is something to send
         self._changed = asyncio.Event()  # something has arrived
         self._events: deque[Event] = deque()
@@ -64,7 +69,7 @@ class AsyncRemoteStream:
         self._resting = False  # the server closed an idle stream: connect when there is text
         self._error: str | None = None
         self._vocabulary: str | None = None
-        self._connections = 0
+        self._attempts = self._connections = self._heard = 0
         self._task = asyncio.ensure_future(self._run())
 
     # What a user does
@@ -105,8 +110,8 @@ class AsyncRemoteStream:
 
     @k.setter
     def k(self, value: float) -> None:
-        self._start |= {"k": value, "lag": None}  # for the next connection
         self._send({"type": "set", "k": value})
+        self._start |= {"k": value, "lag": None}  # for the next connection
 
     @property
     def text(self) -> str:
@@ -149,13 +154,13 @@ class AsyncRemoteStream:
 
     def _hand_in(self, message: dict[str, Any]) -> None:
         self._check()
-        self._last += 1
-        message["id"] = self._last
-        self._replay.sent(message)
+        message["id"] = self._last + 1
         self._send(message)
+        self._last += 1
+        self._replay.sent(message)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._unsent.append(message)
+        self._unsent.append(_encode(message))
         self._more.set()
 
     async def _caused(self) -> list[Event]:
@@ -183,13 +188,13 @@ class AsyncRemoteStream:
         while not self._over:
             if self._resting:
                 await self._more.wait()
-            before = self._connections
+            before = self._heard
             try:
                 await self._converse()
                 failing_since, wait = None, FIRST_WAIT
             except Interrupted as interruption:
                 now = time.monotonic()
-                if self._connections > before or failing_since is None:
+                if self._heard > before or failing_since is None:
                     failing_since, wait = now, FIRST_WAIT
                 if now - failing_since > self._patience:
                     self._fail(f"{self._address.shown}: {interruption}")
@@ -202,7 +207,7 @@ class AsyncRemoteStream:
                 return
             except Exception as error:  # a task that dies in silence would leave callers waiting
                 self._fail(f"{type(error).__name__}: {error}")
-                raise
+                return
 
     def _fail(self, why: str) -> None:
         self._error, self._over = why, True
@@ -210,9 +215,10 @@ class AsyncRemoteStream:
 
     async def _converse(self) -> None:
         """One connection, until it ends."""
+        self._attempts += 1
         async with await self._connect() as socket:
             try:
-                await socket.send(json.dumps(self._opening()))
+                await socket.send(_encode(self._opening()))
                 self._accept(json.loads(await socket.recv()))
                 self._queue_again()
                 await self._both(socket)
@@ -235,7 +241,7 @@ class AsyncRemoteStream:
                 hint = float(after) if after.isdigit() else None
                 raise Interrupted(f"the server refuses (status {status})", hint) from None
             raise WaitinfoError(self._address.explain(status)) from None
-        except (OSError, InvalidHandshake, TimeoutError) as error:
+        except (OSError, EOFError, InvalidHandshake, TimeoutError, ConnectionClosed) as error:
             raise Interrupted(f"cannot be reached ({error})") from None
 
     def _opening(self) -> dict[str, Any]:
@@ -246,9 +252,7 @@ class AsyncRemoteStream:
 
     def _accept(self, answer: dict[str, Any]) -> None:
         if answer["type"] == "error":
-            if answer.get("code") == "full":
-                raise Interrupted(answer["message"], answer.get("retry_after"))
-            raise WaitinfoError(answer["message"])
+            self._refused(answer)
         if answer["type"] != "started":
             raise WaitinfoError(f"{self._address.shown}: not a server of waitinfo")
         self._vocabulary = answer["vocabulary"]
@@ -256,31 +260,44 @@ class AsyncRemoteStream:
         self._connections += 1
         self._resting = False
 
+    def _refused(self, error: dict[str, Any]) -> NoReturn:
+        """The server starts no stream, or ends it: for good, or until later."""
+        # The one who speaks in the room may be this stream: its last connection, if that was cut.
+        code = error.get("code")
+        if code in ("full", "start") or (code == "room" and self._attempts > 1):
+            raise Interrupted(error["message"], error.get("retry_after"))
+        raise WaitinfoError(error["message"])
+
     def _queue_again(self) -> None:
         """Everything that is not done with, and a mark that is answered when it is."""
         self._unsent.clear()
-        self._unsent.extend(self._replay.items)
-        self._unsent.append({"type": "text", "text": "", "id": self._last})
+        for item in self._replay.items:
+            self._send(item)
+        self._send({"type": "text", "text": "", "id": self._last})
         if self._finished:
-            self._unsent.append({"type": "end"})
-        self._more.set()
+            self._send({"type": "end"})
 
     async def _both(self, socket: ClientConnection) -> None:
+        receiving = asyncio.ensure_future(self._receiving(socket))
         sending = asyncio.ensure_future(self._sending(socket))
         try:
-            await self._receiving(socket)
+            await asyncio.wait({receiving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+            await receiving
         finally:
-            sending.cancel()
-            with suppress(asyncio.CancelledError, ConnectionClosed):
-                await sending
+            for task in (receiving, sending):
+                task.cancel()
+            await asyncio.gather(receiving, sending, return_exceptions=True)
 
     async def _sending(self, socket: ClientConnection) -> None:
-        while True:
-            while self._unsent:
-                await socket.send(json.dumps(self._unsent[0]))
-                self._unsent.popleft()
-            self._more.clear()
-            await self._more.wait()
+        with suppress(ConnectionClosed):  # what was received last says why
+            while True:
+                while self._unsent:
+                    await socket.send(self._unsent[0])
+                    self._unsent.popleft()
+                self._more.clear()
+                await self._more.wait()
 
     async def _receiving(self, socket: ClientConnection) -> None:
         while not self._over:
@@ -292,15 +309,15 @@ class AsyncRemoteStream:
     def _handle(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "words":
+                self._heard += 1
                 self._replay.received(message)
                 self._events.extend(map(_event, message.get("trace") or ()))
                 self._words.extend(word["text"] for word in message["words"])
             case "idle":
+                self._heard += 1
                 self._done = message["id"]
             case "error" if message["code"] != "rate":
-                if message.get("code") == "full":
-                    raise Interrupted(message["message"], message.get("retry_after"))
-                raise WaitinfoError(message["message"])
+                self._refused(message)
             case "ended":
                 self._ended(message["reason"])
 

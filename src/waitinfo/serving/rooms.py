@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
@@ -15,6 +15,12 @@ from waitinfo.serving.guards import Refusal
 NAME = re.compile(r"[\w.-]{1,64}")
 REMEMBERED = 60  # words that a new watcher gets
 WAITING = 200  # messages that may wait for a watcher; older ones are skipped
+
+
+class Occupied(WaitinfoError):
+    """Another stream speaks in the room, or an earlier connection of the same client."""
+
+    code: ClassVar[str] = "room"
 
 
 class Watcher:
@@ -67,7 +73,7 @@ class Rooms:
             return
         check_name(name)
         if name in self._rooms and self._rooms[name].speaker is not None and not again:
-            raise WaitinfoError("room: another stream speaks there; choose another name")
+            raise Occupied("room: another stream speaks there; choose another name")
 
     @contextmanager
     def speak(self, name: str | None, speaker: object, again: bool) -> Iterator[Room | None]:

@@ -19,13 +19,15 @@ export class LiveStream {
     this.replay = null;       // where the server would continue
     this.last = this.done = 0;  // ids of the newest item, and of the newest one worked off
     this.wait = 250;
-    this.over = this.open = this.resting = false;
+    this.attempts = 0;
+    this.over = false;
     this.connect();
   }
 
   connect() {
     if (this.over) return;
-    this.resting = false;
+    this.open = this.resting = false;
+    this.attempts += 1;
     const socket = this.socket = new WebSocket(address("/v1/stream"));
     socket.onopen = () => this.start();
     socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
@@ -33,7 +35,9 @@ export class LiveStream {
   }
 
   start() {
-    const resume = this.replay && { ...this.replay, vocabulary: this.vocabulary };
+    const resume = this.vocabulary && {
+      position: 0, sentence: 0, path: [], ...this.replay, vocabulary: this.vocabulary,
+    };
     this.transmit({ type: "start", trace: true, ...this.options, ...(resume && { resume }) });
   }
 
@@ -58,7 +62,7 @@ export class LiveStream {
       this.keep(message);
       this.on.words?.(message);
     } else if (message.type === "error") {
-      if (message.code !== "full" && !this.open) this.over = true;
+      if (!this.open) this.refused(message.code);
       this.on.error?.(message);
     } else if (message.type === "idle") {
       this.done = message.id;
@@ -66,6 +70,12 @@ export class LiveStream {
       this.resting = true;  // else text was on its way when the server closed: connect again
       this.on.state?.("idle");
     }
+  }
+
+  refused(code) {
+    // The one who speaks in the room may be this stream: its last connection, if that was cut.
+    if (code === "room" && this.attempts > 1) this.socket.close();
+    else if (!["full", "start"].includes(code)) this.over = true;
   }
 
   keep({ replay, time }) {
