@@ -25,7 +25,7 @@ serve: $(READY)
 
 # A process for each core, and each file in one of them: its tests share the models they train.
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --max-worker-restart 2
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --max-worker-restart 1
 
 lint: $(READY)
 	$(BIN)/ruff check .
