@@ -174,33 +174,52 @@ def test_a_full_queue_is_worked_off_once_it_is_read(translator: Translator, late
     assert record(asyncio.run(run())) == alone(LONG)
 
 
+@pytest.mark.parametrize("busy", [False, True])
 def test_a_thread_that_is_stopped_passes_its_work_on(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    """It was woken for text of a stream that another thread reads, and stopped before it began."""
-    woken, go_on = threading.Event(), threading.Event()
+    """It was woken for text of a stream that another thread reads, and stopped before it began.
+
+    Woken from sleep, or while it was ending the rounds before (`busy`).
+    """
+    held, go_on = threading.Event(), threading.Event()
+    scheduler = translator._scheduler
+    lead = scheduler.lead
+
+    def hold() -> None:
+        held.set()
+        assert go_on.wait(600)
 
     class Late(asynchronous.SimpleQueue):  # type: ignore[misc]
         def get(self) -> None:  # type: ignore[override]
             super().get()
-            woken.set()
-            assert go_on.wait(600)
+            hold()
 
-    monkeypatch.setattr(asynchronous, "SimpleQueue", Late)
+    def slow(*arguments: object) -> None:
+        lead(*arguments)  # type: ignore[arg-type]
+        hold()
+
+    if busy:
+        monkeypatch.setattr(scheduler, "lead", slow)
+    else:
+        monkeypatch.setattr(asynchronous, "SimpleQueue", Late)
     server = AsyncTranslator(translator)
     server._worker.start()
+    if busy:
+        scheduler.bells[-1]()
+        assert held.wait(600)
     stream = translator.stream(2)
     heard: list[Event] = []
-    reader = threading.Thread(target=lambda: heard.extend(stream))
+    reader = threading.Thread(target=lambda: heard.extend(stream), daemon=True)
     reader.start()
-    wait_for(lambda: bool(translator._scheduler._waiters))
+    wait_for(lambda: bool(scheduler._waiters))
     stream.push("ba be bi", wait=False)
     stream.finish(wait=False)
-    assert woken.wait(600)
+    assert held.wait(600)
     server.close()
     go_on.set()
     reader.join(600)
-    assert record(heard) == alone("ba be bi")
+    assert not reader.is_alive() and record(heard) == alone("ba be bi")
 
 
 def test_a_rejected_push_takes_no_text(translator: Translator) -> None:

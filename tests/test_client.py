@@ -346,6 +346,8 @@ class Faulty:
 
     def __init__(self, fault: str, times: int) -> None:
         self.fault, self.times, self.connections = fault, times, 0
+        self.go_on = asyncio.Event()
+        self.heard: list[dict] = []
 
     async def __aenter__(self) -> Faulty:
         self.server = await serve(self._answer, "127.0.0.1", 0, process_request=self._request)
@@ -363,9 +365,16 @@ class Faulty:
             socket.transport.abort()
 
     async def _answer(self, socket: ServerConnection) -> None:
-        await socket.recv()
-        if self.connections <= self.times:
-            if self.fault == "cut":
+        self.heard.append(json.loads(await socket.recv()))
+        if self.fault == "late":
+            await self.go_on.wait()
+        elif self.connections <= self.times:
+            if self.fault == "rests":
+                await socket.send(json.dumps(STARTED))
+                await socket.recv()
+                await socket.send(json.dumps({"type": "ended", "reason": "idle"}))
+                await self.go_on.wait()
+            elif self.fault == "cut":
                 await socket.send(json.dumps(STARTED))
             else:
                 await socket.send(json.dumps({"type": "error", "code": self.fault, "message": "x"}))
@@ -373,6 +382,7 @@ class Faulty:
         await socket.send(json.dumps(STARTED))
         async for data in socket:
             message = json.loads(data)
+            self.heard.append(message)
             if message["type"] == "end":
                 await socket.send(json.dumps({"type": "ended", "reason": "end"}))
             elif "id" in message:
@@ -388,6 +398,42 @@ def test_what_may_pass_is_tried_again(fault: str) -> None:
             return server.connections
 
     assert asyncio.run(run()) == 3
+
+
+def test_a_dial_that_is_turned_during_the_start_counts() -> None:
+    async def run() -> list[dict]:
+        async with Faulty("late", times=1) as server, AsyncClient(server.url).stream(9) as stream:
+            while not server.heard:
+                await asyncio.sleep(0.001)
+            stream.k = 2
+            server.go_on.set()
+            await stream.push("ba")
+            return server.heard
+
+    start, dial, text, *_ = asyncio.run(run())
+    assert (start["k"], dial, text["type"]) == (9, {"type": "set", "k": 2}, "text")
+
+
+def test_text_that_comes_when_a_stream_begins_to_rest() -> None:
+    """Before the task that sends has ended, and while the server has not closed the socket yet."""
+
+    async def run() -> int:
+        async with Faulty("rests", times=1) as server, AsyncClient(server.url).stream(2) as stream:
+            loop, ended = asyncio.get_running_loop(), stream._ended
+
+            def push_then(reason: str) -> None:
+                ended(reason)
+                if reason == "idle":
+                    loop.call_soon(stream._hand_in, {"type": "text", "text": "ba "})
+                    loop.call_later(0.1, server.go_on.set)
+
+            stream._ended = push_then  # type: ignore[method-assign]
+            while stream._done < 1:
+                await asyncio.sleep(0.001)
+            await stream.finish()
+            return stream.connections
+
+    assert asyncio.run(run()) == 2
 
 
 @pytest.mark.parametrize("fault", ["no handshake", "start", "full", "cut"])
@@ -487,16 +533,16 @@ def test_closing_a_client_ends_the_calls_of_other_threads(
 
     client = Client("http://127.0.0.1:9", patience=600)  # where nobody listens
     stream = client.stream(k=2)
-    waiting = threading.Thread(target=call, args=[stream])
+    waiting = threading.Thread(target=call, args=[stream], daemon=True)
     waiting.start()
     wait_for(lambda: stream.remote._last == 1)
-    closing = threading.Thread(target=client.close)
+    closing = threading.Thread(target=client.close, daemon=True)
     closing.start()
     assert cancelled.wait(600)
     waiting.join(600)
     call(stream)
     go_on.set()
     closing.join(600)
-    assert told == [clients.CLOSED] * 2
+    assert told == [clients.CLOSED] * 2 and not closing.is_alive()
     client.close()
     stream.close()

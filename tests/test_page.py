@@ -389,15 +389,18 @@ ROOM = """async () => {
   other.close();
   while (own.done < 1) await pause(5);
   own.close();
-  return [heard.join(""), new Set(errors).size, stranger.attempts];
+  stranger.text("bo. ");
+  const closed = stranger.socket.readyState > WebSocket.OPEN && !stranger.resting;
+  return [heard.join(""), [...new Set(errors)], stranger.attempts, closed];
 }"""
 
 
 def test_a_room_is_waited_for_by_its_own_speaker_alone(
     visit: Callable[..., Any], server: Running
 ) -> None:
-    text, codes, attempts = connected(visit()).evaluate(ROOM)
-    assert text.split() == local_words(server, "ba be bi. ") and (codes, attempts) == (1, 1)
+    text, *others = connected(visit()).evaluate(ROOM)
+    assert text.split() == local_words(server, "ba be bi. ")
+    assert others == [["room"], 1, True]
 
 
 def test_a_killed_server_changes_nothing(browser: Any) -> None:

@@ -210,8 +210,11 @@ class RemoteStream:
 
     def close(self) -> None:
         """Give the stream up, finished or not."""
-        if not self._client.closed:
+        try:
             self._client._do(self.remote.close())
+        except WaitinfoError:
+            if not self._client.closed:  # a closed client has closed its streams
+                raise
 
     def __enter__(self) -> RemoteStream:
         return self

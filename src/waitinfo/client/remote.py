@@ -163,6 +163,11 @@ class AsyncRemoteStream:
         self._unsent.append(_encode(message))
         self._more.set()
 
+    @property
+    def _answered(self) -> bool:
+        """Whether nothing that was handed in is on its way, or being worked on."""
+        return self._done >= self._last and not self._finished
+
     async def _caused(self) -> list[Event]:
         wanted = self._last
         await self._until(lambda: self._done >= wanted or self._over)
@@ -186,7 +191,7 @@ class AsyncRemoteStream:
         """Connect, and connect again, until the stream is over."""
         wait, failing_since = FIRST_WAIT, None
         while not self._over:
-            if self._resting:
+            if self._resting and self._answered:  # text may have come since it began to rest
                 await self._more.wait()
             before = self._heard
             try:
@@ -215,12 +220,13 @@ class AsyncRemoteStream:
 
     async def _converse(self) -> None:
         """One connection, until it ends."""
-        self._attempts += 1
         async with await self._connect() as socket:
+            self._attempts += 1
             try:
-                await socket.send(_encode(self._opening()))
+                opening = self._opening()
+                await socket.send(_encode(opening))
                 self._accept(json.loads(await socket.recv()))
-                self._queue_again()
+                self._queue_again(opening)
                 await self._both(socket)
             except ConnectionClosed as closed:
                 raise Interrupted(f"the connection was closed ({closed})") from None
@@ -268,9 +274,11 @@ class AsyncRemoteStream:
             raise Interrupted(error["message"], error.get("retry_after"))
         raise WaitinfoError(error["message"])
 
-    def _queue_again(self) -> None:
+    def _queue_again(self, opening: dict[str, Any]) -> None:
         """Everything that is not done with, and a mark that is answered when it is."""
         self._unsent.clear()
+        if self.k != opening.get("k"):  # it was turned meanwhile
+            self._send({"type": "set", "k": self.k})
         for item in self._replay.items:
             self._send(item)
         self._send({"type": "text", "text": "", "id": self._last})
@@ -324,7 +332,7 @@ class AsyncRemoteStream:
     def _ended(self, reason: str) -> None:
         if reason == "end":
             self._over = True
-        elif reason == "idle" and self._done >= self._last and not self._finished:
+        elif reason == "idle" and self._answered:
             self._resting = True
             self._more.clear()
         else:  # idle, too, if text or the end was on its way to the server when it closed

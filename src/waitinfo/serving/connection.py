@@ -97,13 +97,14 @@ class Connection(ABC):
 
     async def _failed(self, error: Exception) -> None:
         """Tell the client why its stream ends, if it is something that it may know."""
+        code = "failed"
         if isinstance(error, WaitinfoError):
-            message = str(error)
+            message, code = str(error), getattr(error, "code", code)
         else:
             message = "an error of the server"
             logger.error("a connection failed", exc_info=error)
         with suppress(Gone, Stalled):
-            await self.error("failed", message, None, fatal=True)
+            await self.error(code, message, None, fatal=True)
 
     async def _finish(self, reason: str) -> None:
         self.hub.metrics.closed.labels(reason).inc()

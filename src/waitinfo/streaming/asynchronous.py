@@ -245,10 +245,12 @@ class _Thread(threading.Thread):
 
 
 def _work(scheduler: Scheduler, calls: SimpleQueue[None], stopped: threading.Event) -> None:
-    while not stopped.is_set():
+    over = False
+    while not over:
         calls.get()
+        over = stopped.is_set()  # then `lead` passes on what is left
         try:
-            scheduler.lead(stopped.is_set)  # if it was stopped meanwhile: passes on what is left
+            scheduler.lead(stopped.is_set)
         except Exception as error:  # a bug in the scheduler must not leave tasks waiting
             logging.getLogger(__name__).exception("rounds are not possible any more")
             scheduler.abort(error)

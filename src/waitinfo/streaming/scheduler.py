@@ -258,9 +258,10 @@ class Scheduler:
         """Wake a thread to lead if none does and there is something to do."""
         if self._leading or not self._has_work():
             return
-        if self.bells:
-            self.bells[-1]()
-        elif self._waiters:
+        for bell in self.bells[-1:]:  # a thread that ends takes its bell away without the lock
+            bell()
+            return
+        if self._waiters:
             next(iter(self._waiters.values()))[0].notify()
 
     def _announce(self, channel: Channel) -> None:

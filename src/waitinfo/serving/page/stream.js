@@ -27,7 +27,6 @@ export class LiveStream {
   connect() {
     if (this.over) return;
     this.open = this.resting = false;
-    this.attempts += 1;
     const socket = this.socket = new WebSocket(address("/v1/stream"));
     socket.onopen = () => this.start();
     socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
@@ -35,6 +34,7 @@ export class LiveStream {
   }
 
   start() {
+    this.attempts += 1;
     const resume = this.vocabulary && {
       position: 0, sentence: 0, path: [], ...this.replay, vocabulary: this.vocabulary,
     };
@@ -52,6 +52,7 @@ export class LiveStream {
   }
 
   receive(message) {
+    if (this.over) return;
     if (message.type === "started") {
       this.vocabulary = message.vocabulary;
       this.open = true;
@@ -74,8 +75,9 @@ export class LiveStream {
 
   refused(code) {
     // The one who speaks in the room may be this stream: its last connection, if that was cut.
-    if (code === "room" && this.attempts > 1) this.socket.close();
-    else if (!["full", "start"].includes(code)) this.over = true;
+    const passes = ["full", "start"].includes(code) || (code === "room" && this.attempts > 1);
+    this.over = !passes;
+    this.socket.close();
   }
 
   keep({ replay, time }) {
