@@ -88,20 +88,16 @@ class Client:
         self._client = AsyncClient(*arguments, **options)
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="waitinfo-client", daemon=True
         )
         self._thread.start()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something on the client's own thread; an interrupt cancels it."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 work.close()
                 raise WaitinfoError(CLOSED)
             future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -132,9 +128,9 @@ class Client:
     def close(self) -> None:
         """Close all streams and end the client's thread; calls that wait for them fail."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
             others = asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
         others.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
