@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.bundled import find_model
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.languages import Languages
@@ -353,6 +354,22 @@ def test_the_command_counts_copies(tmp_path: Path, capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit) as stop:
             main([*map(str, command), *options, "--out", str(tmp_path / "corpus")])
         assert (stop.value.code or 0) == status and told in capsys.readouterr().err
+
+
+def test_the_vocabulary_of_a_bundled_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(60))
+    command = ["prepare", "--tsv", str(tsv), "--vocab-from"]
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "de-en", "--out", str(tmp_path / "corpus")])
+    assert not stop.value.code
+    stored = (tmp_path / "corpus" / "tokenizer.model").read_bytes()
+    assert stored == (find_model("de-en") / "tokenizer.model").read_bytes()
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "de-fr", "--out", str(tmp_path / "other")])
+    told = capsys.readouterr().err
+    assert stop.value.code == 2 and "de-fr: no such model; bundled models: " in told
 
 
 def test_a_recipe_sets_what_the_command_does_not(tmp_path: Path) -> None:

@@ -327,6 +327,26 @@ def test_a_run_starts_from_a_model(toy_corpus: Path, tmp_path: Path) -> None:
         train(wider, tmp_path / "third", display=SilentDisplay())
 
 
+def test_a_run_starts_from_a_model_without_a_part_of_it(toy_corpus: Path, tmp_path: Path) -> None:
+    """Switches without weights may change, and the info of a side may be fixed to 1."""
+    train(values(toy_corpus, updates=2), tmp_path / "first", display=SilentDisplay())
+    first = tmp_path / "first" / "last"
+    changes = {"info_self_attention": False, "info_cross_attention": False, "source_info": "one"}
+    config = values(toy_corpus, updates=1, lr=1e-12, average="none", start_from=str(first))
+    config["model"] |= changes
+    train(config, tmp_path / "second", display=SilentDisplay())
+    before, after = (load_model(tmp_path / name).model for name in ("first/last", "second/last"))
+    assert {name: getattr(after.config, name) for name in changes} == changes
+    old, new = before.weights(), after.weights()
+    left_out = {"source_info.quantizer.hidden.weight", "source_info.quantizer.out.weight"}
+    assert old.keys() - new.keys() == left_out and new.keys() <= old.keys()
+    for name, weight in new.items():
+        torch.testing.assert_close(weight, old[name], atol=1e-6, rtol=0, msg=name)
+    back = values(toy_corpus, updates=1, start_from=str(tmp_path / "second"))
+    with pytest.raises(WaitinfoError, match=r"its model.source_info is one, not learned"):
+        train(back, tmp_path / "third", display=SilentDisplay())
+
+
 def test_a_run_cannot_start_from_another_vocabulary(toy_corpus: Path, tmp_path: Path) -> None:
     train(values(toy_corpus, updates=1), tmp_path / "first", display=SilentDisplay())
     tsv = write_pairs(tmp_path / "t.tsv", [(b, a) for a, b in toy_pairs(300)])

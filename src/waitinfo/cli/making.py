@@ -100,6 +100,7 @@ def prepare(
         waitinfo prepare --tsv a.tsv back-translated.tsv --tagged back-translated.tsv --out corpus
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
+    from waitinfo.model.bundled import find_model
     from waitinfo.text.files import ParallelText
     from waitinfo.text.languages import Languages
     from waitinfo.text.prepare import PrepareOptions
@@ -108,7 +109,7 @@ def prepare(
     values: dict[str, Any] = {
         "vocab": vocab,
         "separate": separate,
-        "vocabulary_from": vocab_from,
+        "vocabulary_from": find_model(vocab_from) if vocab_from else None,
         "max_tokens": max_tokens,
         "max_ratio": max_ratio,
         "keep_duplicates": keep_duplicates,

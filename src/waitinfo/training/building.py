@@ -8,10 +8,14 @@ from pathlib import Path
 import torch
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
+
+SWITCHES = ("info_self_attention", "info_cross_attention")  # of the model, without weights
+SIDES = ("source_info", "target_info")
 
 
 def build_model(run: RunConfig, corpus: Corpus, device: torch.device) -> Transformer:
@@ -19,18 +23,22 @@ def build_model(run: RunConfig, corpus: Corpus, device: torch.device) -> Transfo
     torch.manual_seed(run.training.seed)
     model = Transformer(run.model_config(corpus)).to(device)
     if run.training.start_from:
-        take_weights(model, corpus, Path(run.training.start_from))
+        take_weights(model, corpus, find_model(run.training.start_from))
     else:
         fit_token_info(model, corpus)
     return model
 
 
 def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
-    """Begin with the weights of a model of the same shape and vocabulary."""
+    """Begin with the weights of a model of the same shape and vocabulary.
+
+    Where the new model fixes the info of a side to 1, the weights that predict it are left out.
+    """
     given = load_model(folder, "cpu")
     old, new = asdict(given.model.config), asdict(model.config)
     for name, value in new.items():
-        if old[name] != value and "dropout" not in name:
+        free = name in SWITCHES or "dropout" in name or (name in SIDES and value == "one")
+        if old[name] != value and not free:
             raise WaitinfoError(
                 f"training.start_from {folder}: its model.{name} is {old[name]}, not {value}"
             )
@@ -40,7 +48,8 @@ def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
             f"training.start_from {folder}: its vocabulary is not the corpus's; prepare the corpus "
             f"with --vocab-from {folder}"
         )
-    model.load_weights(given.model.weights())
+    weights, wanted = given.model.weights(), model.weights()
+    model.load_weights({name: weight for name, weight in weights.items() if name in wanted})
 
 
 def fit_token_info(model: Transformer, corpus: Corpus) -> None:
