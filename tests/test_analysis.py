@@ -417,6 +417,21 @@ def test_significance_against_several_systems(analysed: Analysed, tmp_path: Path
     assert (tmp_path / "significance.png").exists()
 
 
+def test_a_combination_of_settings_that_changes_nothing_is_left_out(
+    analysed: Analysed, tmp_path: Path
+) -> None:
+    """Nobody wants to compare a system with itself."""
+    given = ["--what", "significance", "--against-system", "wait-info", "--against-set"]
+    done = analysed.run(*given, "source_mean=0,0.9", "target_mean=0,1", out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "significance.json").read_text("utf-8"))["significance"]
+    assert [other["name"] for other in found["against"]] == [
+        "wait-info target_mean=1",
+        "wait-info source_mean=0.9",
+        "wait-info source_mean=0.9 target_mean=1",
+    ]
+
+
 # Errors
 
 

@@ -116,6 +116,8 @@ def tables(found: Numbers) -> list[Table]:
          cell(per["length_ratio"]["mean"], 3), cell(per["length_ratio"]["deviation"], 3)],
         ["info ratio per token, target to source", cell(found["info_ratio"], 3),
          cell(per["info_ratio"]["mean"], 3), cell(per["info_ratio"]["deviation"], 3)],
+        ["mean info of a source token", cell(found["mean_info"]["source"], 3), "", ""],
+        ["mean info of a target token", cell(found["mean_info"]["target"], 3), "", ""],
         ["total info, target to source", cell(found["totals_ratio"], 3), "", ""],
         ["total info of the source less that of the reference", "",
          cell(difference["mean"]), cell(difference["deviation"])],

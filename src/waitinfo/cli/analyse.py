@@ -134,10 +134,13 @@ def _subjects(request: Request, test: TestSet, x: str) -> tuple[Subject, list[Su
     dials = _dials(first.system, "--k", request.k)
     main = Subject(_name(first, request.settings), Evaluation(first, test), dials, store, x)
     others = []
-    for settings in _combinations(request.against_settings):
+    combinations = _combinations(request.against_settings)
+    for settings in combinations:
         second = _second(request, first, settings)
         if second is None:
             break
+        if len(combinations) > 1 and _same(first, second):
+            continue  # one of the combinations changes nothing
         dials = _other_dials(request, first.system, second.system)
         name = _name(second, settings)
         if name == main.name:
@@ -155,6 +158,12 @@ def _combinations(settings: Sequence[str]) -> list[list[str]]:
         each = [f"{name}={value}" for value in values.split(",")] if values else [setting]
         found = [[*before, one] for before in found for one in dict.fromkeys(each)]
     return found
+
+
+def _same(first: LoadedModel, second: LoadedModel) -> bool:
+    """Whether two systems are one: the same model decoded in the same way."""
+    systems = [(type(loaded.system), loaded.system.options) for loaded in (first, second)]
+    return systems[0] == systems[1] and first.folder.resolve() == second.folder.resolve()
 
 
 def _name(loaded: LoadedModel, settings: Sequence[str]) -> str:

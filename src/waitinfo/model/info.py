@@ -182,14 +182,29 @@ def info_path(
 
     source_info [B, S]; target_info [B, T] of the decoder inputs (BOS, y_1, …), where the first is
     1; lengths [B] of the source, including end-of-sentence. Returns [B, T] in 1 … n,
-    non-decreasing. The next target token is unknown, so only the info of earlier ones is summed.
+    non-decreasing.
     """
-    received = source_info.double().cumsum(-1)
-    used = torch.nn.functional.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
-    dial = torch.as_tensor(k, device=used.device, dtype=torch.float64).reshape(-1, 1)
-    threshold = dial + used
+    needed = dial_rows(k, target_info) + used_info(target_info)
+    return shortest_prefixes(source_info.double().cumsum(-1), needed, lengths, floor)
+
+
+def used_info(target_info: Tensor) -> Tensor:
+    """[B, T] float64: info used when each target token is to be written.
+
+    That token is unknown then, so only the info of earlier ones is summed.
+    """
+    return torch.nn.functional.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
+
+
+def dial_rows(k: Tensor | float, like: Tensor) -> Tensor:
+    """The dial of each sentence, or one of all: [B or 1, 1] float64."""
+    return torch.as_tensor(k, device=like.device, dtype=torch.float64).reshape(-1, 1)
+
+
+def shortest_prefixes(received: Tensor, needed: Tensor, lengths: Tensor, floor: bool) -> Tensor:
+    """The path that reads until enough is received: [B, S], [B, T] float64, [B] -> [B, T]."""
     # The shortest sufficient prefix is one longer than the number of insufficient prefixes.
-    path = torch.searchsorted(received.contiguous(), threshold.contiguous()) + 1
+    path = torch.searchsorted(received.contiguous(), needed.contiguous()) + 1
     if floor:
         path = torch.maximum(path, torch.arange(2, path.shape[1] + 2, device=path.device))
     return torch.minimum(path, lengths[:, None]).cummax(-1).values

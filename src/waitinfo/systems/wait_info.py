@@ -5,20 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.info import info_path
+from waitinfo.model.info import dial_rows, shortest_prefixes, used_info
 from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
 from waitinfo.systems.drawn_dial import DrawnDialOptions
+
+FASTEST = 10.0
 
 
 @dataclass(frozen=True)
 class WaitInfoOptions(DrawnDialOptions):
     whole_source_updates: int = 4000
     floor: bool = True  # g(i) >= i + 1, as in the authors' code but not in the paper
+    rate: float = 1.0  # info to receive for each info used; above 1, the lag grows
+    # Info that the policy counts for every token of a side; 0: the token's own. Attention always
+    # has the token's own.
+    source_mean: float = 0.0
+    target_mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate <= FASTEST:
+            raise WaitinfoError(
+                f"system.rate {self.rate:g}: must be above 0, and {FASTEST:g} at most"
+            )
+        for name in ("source_mean", "target_mean"):
+            if not 0 <= getattr(self, name) <= 2:
+                raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be from 0 to 2")
 
 
 class WaitInfo(System):
@@ -47,11 +65,28 @@ class WaitInfo(System):
         k: float | Tensor,
     ) -> Tensor:
         assert source_info is not None and target_info is not None
-        return info_path(source_info, target_info, k, batch.source_lengths, self.options.floor)
+        received = source_info.double().cumsum(-1)
+        if self.options.source_mean:
+            tokens = torch.arange(1, received.shape[1] + 1, device=received.device)
+            received = tokens.to(received).expand(received.shape)
+        written = torch.arange(target_info.shape[1], device=target_info.device)
+        needed = self._needed(dial_rows(k, target_info), written, used_info(target_info))
+        return shortest_prefixes(received, needed, batch.source_lengths, self.options.floor)
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
-        enough = state.source_info >= state.k + state.target_info
+        received = state.read if self.options.source_mean else state.source_info
+        enough = received >= self._needed(state.k, state.written, state.target_info)
         if self.options.floor:
             enough &= state.read >= state.written + 2
         return state.complete | enough
+
+    def _needed(self, k: Tensor, written: Tensor, used: Tensor) -> Tensor:
+        """What must be received before the next token: info, or tokens of the mean info.
+
+        In float64, as k is: an integer tensor times a number would be float32.
+        """
+        options = self.options
+        source, target = options.source_mean, options.target_mean * options.rate
+        needed = (k / target + written) * target if target else k + used * options.rate
+        return needed / source if source else needed
