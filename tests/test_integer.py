@@ -20,7 +20,7 @@ from waitinfo.model.conversion import integer_model
 from waitinfo.model.integer import IntegerEmbedding, IntegerLinear
 from waitinfo.model.measuring import measure_inputs
 from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import load_model
+from waitinfo.model.saving import load_model, save_model
 from waitinfo.systems import System
 
 
@@ -199,6 +199,21 @@ def test_info_is_that_of_floats() -> None:
     tokens = torch.tensor([whole.vocabulary.source.encode("Das ist eine gute Idee.")])
     one, other = (found.model.embed_source(tokens).info for found in (whole, narrow))
     assert other.dtype == torch.float32 and torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "int8"])
+def test_info_is_that_of_floats_however_it_is_stored(stored: str, tmp_path: Path) -> None:
+    """A trained model that was not packed can be computed with integers, too."""
+    whole = load_model(find_model(None), "cpu")
+    parts = whole.model, whole.model.weights(), whole.system, whole.vocabulary
+    save_model(tmp_path / "model", *parts, dtype=stored)
+    one, other = (load_model(tmp_path / "model", "cpu", kind) for kind in ("float32", "int8"))
+    tokens = torch.arange(4, 400)[None]
+    for name in ("embed_source", "embed_target"):
+        infos = [getattr(found.model, name)(tokens).info for found in (one, other)]
+        assert infos[0].std() > 0.1  # not all the same
+        # Floats begin with embeddings that integers round.
+        torch.testing.assert_close(*infos, atol=0.05, rtol=0)
 
 
 def test_a_gpu_does_not_attract_integers(monkeypatch: pytest.MonkeyPatch) -> None:

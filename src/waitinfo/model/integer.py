@@ -147,6 +147,7 @@ class PreciseMatrix(nn.Module):
         if scale is not None:
             weights, scales = [weight], [scale.float()]
         else:
+            weight = weight.float()
             scale = weight.abs().amax(1).clamp_min(_SMALLEST)
             weights = [p.to(torch.int8) for p in self._split(weight / scale[:, None])]
             scales = [scale / LEVELS / self.STEP**i for i in range(len(weights))]

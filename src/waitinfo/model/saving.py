@@ -148,7 +148,8 @@ def load_model(
 def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
     if dtype == "int8":
         info = {name: tensor for name, tensor in stored.items() if "_info." in name}
-        return integer_model(config, {**quantize(stored), **info})
+        others = {name: tensor for name, tensor in stored.items() if name not in info}
+        return integer_model(config, {**quantize(others), **info})
     with torch.device("meta"):
         model = Transformer(config)
     weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
