@@ -212,8 +212,8 @@ def test_info_is_that_of_floats_however_it_is_stored(stored: str, tmp_path: Path
     for name in ("embed_source", "embed_target"):
         infos = [getattr(found.model, name)(tokens).info for found in (one, other)]
         assert infos[0].std() > 0.1  # not all the same
-        # Floats begin with embeddings that integers round.
-        torch.testing.assert_close(*infos, atol=0.05, rtol=0)
+        # The weights were integers before, so that rounding them again changes little.
+        torch.testing.assert_close(*infos, atol=1e-3, rtol=0)
 
 
 def test_a_gpu_does_not_attract_integers(monkeypatch: pytest.MonkeyPatch) -> None:
