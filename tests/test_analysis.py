@@ -430,6 +430,18 @@ def test_a_combination_of_settings_that_changes_nothing_is_left_out(
         "wait-info source_mean=0.9",
         "wait-info source_mean=0.9 target_mean=1",
     ]
+    done = analysed.run(*given, "rate=1,1.0", out=tmp_path / "none")
+    assert done.returncode == 2 and "--against-set rate=1,1.0: changes nothing" in done.stderr
+
+
+def test_paths_of_references_follow_the_options(analysed: Analysed, tmp_path: Path) -> None:
+    found = []
+    for options in ([], ["--set", "rate=3"]):
+        done = analysed.run("--what", "ratio", *options, out=tmp_path)
+        assert done.returncode == 0, done.stderr
+        ratio = json.loads((tmp_path / "ratio.json").read_text("utf-8"))["ratio"]
+        found.append([at["before_end_of_sentence"] for at in ratio["reference_path_ends"]])
+    assert sum(found[1]) < sum(found[0])  # it reads faster
 
 
 # Errors

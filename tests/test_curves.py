@@ -21,7 +21,7 @@ from waitinfo.evaluation.curves import (
     difference,
     make_curves,
 )
-from waitinfo.evaluation.points import LATER, read_points
+from waitinfo.evaluation.points import LATER, LATER_OF, read_points
 from waitinfo.evaluation.published import published_curves, settings
 from waitinfo.systems import build_system
 
@@ -61,8 +61,9 @@ def point(name: str, k: float, al: float, bleu: float, **options: object) -> dic
 def test_options_that_came_later_had_their_defaults(tmp_path: Path) -> None:
     """A point of an earlier version and one of this are runs of one setting."""
     now = asdict(build_system("wait-info").options)
-    assert {name: now[name] for name in LATER} == LATER
-    before = {name: value for name, value in now.items() if name != "info_norm"}
+    later = LATER | LATER_OF["wait-info"]
+    assert {name: now[name] for name in later} == later
+    before = {name: value for name, value in now.items() if name not in later}
     for seed, options in ((1, before), (2, now), (3, {**now, "info_norm": "batch"})):
         made = {**point("x", 1, seed, 30.0, **options), "seed": seed}
         made["settings"]["system"] = "wait-info"

@@ -16,10 +16,10 @@ from waitinfo.model.info import (
     TokenInfo,
     consistency,
     cross_bias,
-    info_path,
     info_sum_loss,
     self_bias,
 )
+from waitinfo.systems import build_system
 from waitinfo.text.special import BOS
 
 B, H, T, S, D = 2, 3, 5, 7, 4
@@ -139,6 +139,12 @@ def test_info_sum_loss_is_smooth_where_there_is_nothing_to_do(norm: str) -> None
 
 
 infos = st.lists(st.floats(0.01, 1.99), min_size=1, max_size=9)
+
+
+def info_path(
+    source: torch.Tensor, target: torch.Tensor, k: float, lengths: torch.Tensor, floor: bool
+) -> torch.Tensor:
+    return build_system("wait-info", {"floor": floor}).info_path(source, target, k, lengths)
 
 
 @settings(max_examples=300)

@@ -347,6 +347,13 @@ def test_a_run_starts_from_a_model_without_a_part_of_it(toy_corpus: Path, tmp_pa
         train(back, tmp_path / "third", display=SilentDisplay())
 
 
+def test_a_run_cannot_start_from_nothing(toy_corpus: Path, tmp_path: Path) -> None:
+    config = values(toy_corpus, updates=1, start_from="~/nowhere")
+    with pytest.raises(WaitinfoError, match=r"training\.start_from \S+nowhere: no such model"):
+        train(config, tmp_path / "run", display=SilentDisplay())
+    assert not (tmp_path / "run").exists()  # the corrected command can begin
+
+
 def test_a_run_cannot_start_from_another_vocabulary(toy_corpus: Path, tmp_path: Path) -> None:
     train(values(toy_corpus, updates=1), tmp_path / "first", display=SilentDisplay())
     tsv = write_pairs(tmp_path / "t.tsv", [(b, a) for a, b in toy_pairs(300)])

@@ -50,6 +50,18 @@ def test_paths_with_a_mean_equal_the_algorithm(
         assert path_of(system, source, target, half / 2) == expected, options
 
 
+@pytest.mark.parametrize("rate", [0.7, 1.1, 1.2, 1.3])
+def test_means_of_one_are_infos_of_one(rate: float) -> None:
+    """Whole dials are not rounded away from what all infos 1 need."""
+    means = build_system(
+        "wait-info", {"rate": rate, "source_mean": 1, "target_mean": 1, "floor": False}
+    )
+    ones = build_system("wait-info", {"rate": rate, "floor": False})
+    for k in range(1, 16):
+        assert path_of(means, [1.0] * 30, [1.0] * 12, k) == path_of(ones, [1.0] * 30, [1.0] * 12, k)
+        assert path_of(means, [1.0] * 30, [], k) == [k]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     infos,

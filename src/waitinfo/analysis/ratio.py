@@ -11,7 +11,8 @@ import torch
 from waitinfo.analysis.infos import PairInfo
 from waitinfo.analysis.study import Study
 from waitinfo.analysis.summaries import Numbers, Table, cell, correlation, describe, percent
-from waitinfo.model.info import info_path
+from waitinfo.systems import build_system
+from waitinfo.systems.wait_info import WaitInfo
 
 NAME, TITLE = "ratio", "Info ratio and length ratio"
 DIFFERENCE_EDGES = tuple(np.linspace(-20, 20, 81).tolist())
@@ -21,13 +22,13 @@ RATIO_EDGES = tuple(np.linspace(0.4, 2.0, 33).tolist())
 def compute(study: Study) -> Numbers:
     pairs = [pair for pair in study.infos if pair.source and pair.target]
     system = study.main.evaluation.loaded.system
-    floor = bool(getattr(system.options, "floor", False))
+    policy = system if isinstance(system, WaitInfo) else plain_policy()
     study.progress.stage("paths of the references", len(study.main.dials))
     found, ends = ratios(pairs), []
     even = [evened(pair, **found["mean_info"]) for pair in pairs]
     for number, k in enumerate(study.main.dials, 1):
-        paths = [path_of(pair, k, floor) for pair in pairs]
-        steps = [path_of(pair, k, floor) for pair in even]
+        paths = [path_of(pair, k, policy) for pair in pairs]
+        steps = [path_of(pair, k, policy) for pair in even]
         unread = [len(p.source) + 1 - path[-1] for p, path in zip(pairs, paths, strict=True)]
         off = distances(paths, steps, [len(pair.source) + 1 for pair in pairs])
         ends.append(
@@ -43,7 +44,7 @@ def compute(study: Study) -> Numbers:
             }
         )
         study.progress.advance(number)
-    return {**found, "reference_path_ends": ends, "floor": floor}
+    return {**found, "reference_path_ends": ends, "floor": policy.options.floor}
 
 
 def ratios(pairs: Sequence[PairInfo]) -> Numbers:
@@ -78,14 +79,20 @@ def ratios(pairs: Sequence[PairInfo]) -> Numbers:
     }
 
 
-def path_of(pair: PairInfo, k: float, floor: bool) -> list[int]:
+def plain_policy(floor: bool = False) -> WaitInfo:
+    """Wait-info for models of other systems that have info."""
+    policy = build_system("wait-info", {"floor": floor})
+    assert isinstance(policy, WaitInfo)
+    return policy
+
+
+def path_of(pair: PairInfo, k: float, policy: WaitInfo) -> list[int]:
     """Source tokens read, with end-of-sentence, at each token of the reference and at its end."""
-    path = info_path(
+    path = policy.info_path(
         torch.tensor([[*pair.source, pair.end]], dtype=torch.float64),
         torch.tensor([[1.0, *pair.target]], dtype=torch.float64),
         k,
         torch.tensor([len(pair.source) + 1]),
-        floor,
     )
     return path[0].tolist()
 

@@ -133,13 +133,14 @@ def _subjects(request: Request, test: TestSet, x: str) -> tuple[Subject, list[Su
     first = load(request.model, request.device, request.dtype, request.system, request.settings)
     dials = _dials(first.system, "--k", request.k)
     main = Subject(_name(first, request.settings), Evaluation(first, test), dials, store, x)
-    others = []
+    others: list[Subject] = []
     combinations = _combinations(request.against_settings)
     for settings in combinations:
         second = _second(request, first, settings)
         if second is None:
             break
-        if len(combinations) > 1 and _same(first, second):
+        known = [first, *(other.evaluation.loaded for other in others)]
+        if len(combinations) > 1 and any(_same(one, second) for one in known):
             continue  # one of the combinations changes nothing
         dials = _other_dials(request, first.system, second.system)
         name = _name(second, settings)
@@ -147,6 +148,9 @@ def _subjects(request: Request, test: TestSet, x: str) -> tuple[Subject, list[Su
             name = f"{name} ({second.folder.resolve().name})"
         others.append(Subject(name, Evaluation(second, test), dials, store, x))
         check_comparable(main, others[-1], x)
+    if len(combinations) > 1 and second is not None and not others:
+        given = " ".join(request.against_settings)
+        raise WaitinfoError(f"--against-set {given}: changes nothing")
     return main, others
 
 

@@ -100,7 +100,6 @@ def prepare(
         waitinfo prepare --tsv a.tsv back-translated.tsv --tagged back-translated.tsv --out corpus
     """
     from waitinfo.cli.display import progress_bar, summarise_corpus
-    from waitinfo.model.bundled import find_model
     from waitinfo.text.files import ParallelText
     from waitinfo.text.languages import Languages
     from waitinfo.text.prepare import PrepareOptions
@@ -109,7 +108,7 @@ def prepare(
     values: dict[str, Any] = {
         "vocab": vocab,
         "separate": separate,
-        "vocabulary_from": find_model(vocab_from) if vocab_from else None,
+        "vocabulary_from": _corpus_or_model(vocab_from) if vocab_from else None,
         "max_tokens": max_tokens,
         "max_ratio": max_ratio,
         "keep_duplicates": keep_duplicates,
@@ -140,6 +139,21 @@ def prepare(
             progress=progress,
         )
     summarise_corpus(manifest, out)
+
+
+def _corpus_or_model(path: Path) -> Path:
+    """A folder with a vocabulary, or a bundled model by its name."""
+    from waitinfo.model.bundled import bundled_models
+
+    models = bundled_models()
+    if path.exists():
+        return path
+    if str(path) not in models:
+        names = ", ".join(models)
+        raise WaitinfoError(
+            f"--vocab-from {path}: no such corpus or model; bundled models: {names}"
+        )
+    return models[str(path)].folder
 
 
 def not_given(context: typer.Context) -> set[str]:

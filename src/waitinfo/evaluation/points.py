@@ -77,6 +77,7 @@ LATER = {
     "confidence_power": 0.5,
     "sentence_power": 0.0,
 }
+LATER_OF = {"wait-info": {"rate": 1.0, "source_mean": 0.0, "target_mean": 0.0}}  # of one system
 
 
 def complete(point: Point) -> Point:
@@ -84,7 +85,8 @@ def complete(point: Point) -> Point:
     name = set_name(point["test"]["source"].get("file", ""))
     settings = {"dtype": "float32", **point["settings"]}
     if isinstance(settings.get("options"), dict):
-        settings["options"] = {**LATER, **settings["options"]}
+        own = LATER_OF.get(settings["system"], {})
+        settings["options"] = {**LATER, **own, **settings["options"]}
     return {"run": None, "seed": None, "set": name, **point, "settings": settings}
 
 

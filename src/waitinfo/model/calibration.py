@@ -113,9 +113,11 @@ def read_calibration(folder: Path, system: System) -> Calibration:
         calibration = Calibration(points, system.dial.whole, _positive(found["pace"]))
     except (KeyError, TypeError, ValueError, AttributeError, WaitinfoError) as error:
         raise WaitinfoError(f"{folder / FILE}: damaged ({error!r}); run {how} again") from None
-    if options != asdict(system.options):
+    if options != (now := asdict(system.options)):
+        others = (f"{name}={value}" for name, value in options.items() if now.get(name) != value)
         raise WaitinfoError(
-            f"{folder}: {system.name} was calibrated with other options; run {how} again"
+            f"{folder}: {system.name} was calibrated with {', '.join(others)}; use that, or "
+            "calibrate a copy of the model with the same options (evaluate --calibrate --set …)"
         )
     return calibration
 

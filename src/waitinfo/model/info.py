@@ -175,19 +175,6 @@ def info_sum_loss(
     return losses[0] + losses[1]
 
 
-def info_path(
-    source_info: Tensor, target_info: Tensor, k: Tensor | float, lengths: Tensor, floor: bool
-) -> Tensor:
-    """g_K(i): source tokens read before target token i is written (Eq. 12).
-
-    source_info [B, S]; target_info [B, T] of the decoder inputs (BOS, y_1, …), where the first is
-    1; lengths [B] of the source, including end-of-sentence. Returns [B, T] in 1 … n,
-    non-decreasing.
-    """
-    needed = dial_rows(k, target_info) + used_info(target_info)
-    return shortest_prefixes(source_info.double().cumsum(-1), needed, lengths, floor)
-
-
 def used_info(target_info: Tensor) -> Tensor:
     """[B, T] float64: info used when each target token is to be written.
 

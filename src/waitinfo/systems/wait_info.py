@@ -65,13 +65,24 @@ class WaitInfo(System):
         k: float | Tensor,
     ) -> Tensor:
         assert source_info is not None and target_info is not None
+        return self.info_path(source_info, target_info, k, batch.source_lengths)
+
+    def info_path(
+        self, source_info: Tensor, target_info: Tensor, k: Tensor | float, lengths: Tensor
+    ) -> Tensor:
+        """g_K(i): source tokens read before target token i is written (Eq. 12).
+
+        source_info [B, S]; target_info [B, T] of the decoder inputs (BOS, y_1, …), where the first
+        is 1; lengths [B] of the source, including end-of-sentence. Returns [B, T] in 1 … n,
+        non-decreasing.
+        """
         received = source_info.double().cumsum(-1)
         if self.options.source_mean:
             tokens = torch.arange(1, received.shape[1] + 1, device=received.device)
             received = tokens.to(received).expand(received.shape)
         written = torch.arange(target_info.shape[1], device=target_info.device)
         needed = self._needed(dial_rows(k, target_info), written, used_info(target_info))
-        return shortest_prefixes(received, needed, batch.source_lengths, self.options.floor)
+        return shortest_prefixes(received, needed, lengths, self.options.floor)
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
@@ -87,6 +98,7 @@ class WaitInfo(System):
         In float64, as k is: an integer tensor times a number would be float32.
         """
         options = self.options
-        source, target = options.source_mean, options.target_mean * options.rate
-        needed = (k / target + written) * target if target else k + used * options.rate
-        return needed / source if source else needed
+        if options.target_mean:
+            used = (k * 0 + written) * options.target_mean
+        needed = k + used * options.rate
+        return needed / options.source_mean if options.source_mean else needed

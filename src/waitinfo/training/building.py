@@ -22,11 +22,21 @@ def build_model(run: RunConfig, corpus: Corpus, device: torch.device) -> Transfo
     """The model that the run's seed decides, or the one it starts from."""
     torch.manual_seed(run.training.seed)
     model = Transformer(run.model_config(corpus)).to(device)
-    if run.training.start_from:
-        take_weights(model, corpus, find_model(run.training.start_from))
+    if (start := starting_model(run)) is not None:
+        take_weights(model, corpus, start)
     else:
         fit_token_info(model, corpus)
     return model
+
+
+def starting_model(run: RunConfig) -> Path | None:
+    """The model whose weights a run begins with: a folder, or the name of a bundled one."""
+    if not run.training.start_from:
+        return None
+    try:
+        return find_model(Path(run.training.start_from).expanduser())
+    except WaitinfoError as error:
+        raise WaitinfoError(f"training.start_from {error}") from None
 
 
 def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:

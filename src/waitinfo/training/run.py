@@ -21,6 +21,7 @@ import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
+from waitinfo.training.building import starting_model
 from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
 from waitinfo.training.defaults import choose_settings
 from waitinfo.training.distributed import ProcessGroup
@@ -41,6 +42,7 @@ def begin_run(
     values, recorded = full_settings(values, out, resume)
     run = RunConfig.from_values(values)
     check_dial(run.system, run.training.validate_k)
+    starting_model(run)  # fails if there is none
     corpus = Corpus(run.data)
     chosen = resumed_choices(recorded) if recorded else fit_settings(values, run, corpus, processes)
     run = RunConfig.from_values(values, chosen)
