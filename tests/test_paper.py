@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.test_curves import point
 from tests.test_experiments import ROOT, check_commands, load_script, parsed, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
+from waitinfo.model.bundled import find_model
+from waitinfo.model.saving import load_model
 
 PAPER = ROOT / "experiments" / "paper"
 EXPERIMENTS = sorted(
@@ -293,6 +298,47 @@ def test_numbers_of_an_analysis_are_collected_without_text(tmp_path: Path) -> No
     (kept,) = found["news"]["case"]["subjects"]
     assert [(token["info"], token["read"]) for token in kept["written"]] == [(0.5, 1), (1, 2)]
     assert kept["source"] == [{"token": "1", "info": 1.5}] and "text" not in kept
+
+
+def test_a_model_is_copied_with_a_switch_changed(tmp_path: Path) -> None:
+    script = load_script("paper/switched")
+    script.switched("de-en", tmp_path / "copy", dict([script.change("info_self_attention=false")]))
+    one, other = (
+        load_model(path, "cpu").model for path in (find_model("de-en"), tmp_path / "copy")
+    )
+    assert other.config == replace(one.config, info_self_attention=False)
+    assert all(torch.equal(one.weights()[name], w) for name, w in other.weights().items())
+    for wrong in ("info_dropout=false", "info_self_attention=0", "info_self_attention"):
+        with pytest.raises(argparse.ArgumentTypeError, match="give one of info_self_attention"):
+            script.change(wrong)
+
+
+def test_where_differences_lie() -> None:
+    def at(latency: float, difference: float, p: float) -> dict[str, float]:
+        return {"latency": latency, "difference": difference, "p": p}
+
+    load_script("paper/claims")
+    span = sys.modules["analysed"].span
+    found = [at(3, 0.51, 0.01), at(4, -0.22, 0.3), at(5.5, 0.1, 0.04)]
+    assert span(found, "word.LAAL") == "−0.2 to +0.5, beyond chance at LAAL 3, 5.5"
+    assert span(found[1:2], "paper.AL") == "−0.2, beyond chance nowhere"
+    assert span(found[:1], "paper.AL") == "+0.5, beyond chance everywhere"
+
+
+def test_leads_of_two_analyses_are_over_the_best_of_both() -> None:
+    def analysed(*others: dict[float, float]) -> dict[str, Any]:
+        against = [
+            {"at": [{"latency": x, "difference": y, "interval": [y - 1, y + 1]}
+                    for x, y in other.items()]}
+            for other in others
+        ]  # fmt: skip
+        return {"significance": {"against": against}}
+
+    load_script("paper/claims")
+    lead = sys.modules["leads"].lead_on_same_weights
+    one, other = analysed({3: 0.5, 4: 0.4}, {4: 0.9}), analysed({4: -0.2, 5: -3})
+    assert lead(one) == "+0.4 to +0.5, largest: +0.5 (−0.5 to +1.5) at AL 3"
+    assert lead(one, other) == "−0.2 to +0.5, largest: +0.5 (−0.5 to +1.5) at AL 3"
 
 
 def test_the_authors_points_belong_to_our_test_set() -> None:

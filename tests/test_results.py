@@ -114,7 +114,7 @@ def test_pictures_of_the_analysis_match_its_numbers(
 ) -> None:
     """The order of the parts of speech, means and axes are those of a new drawing."""
     pictures = {n: made for n, made in outputs.items() if hasattr(made, "numbers")}
-    assert len(pictures) == 15
+    assert len(pictures) == 16
     for name, made in pictures.items():
         made.draw(tmp_path / "new.svg")
         assert texts_of(RESULTS / name) == texts_of(tmp_path / "new.svg"), (
@@ -133,7 +133,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
         ("conditions", "de-en"), ("lag", "de-en"), ("students", "de-en-0.3"), ("windows", "de-en"),
         ("de-en-ingredients", "all"), ("multi30k-authors", "wait-info"),
         ("europarl-178k", "wait-info"), ("de-en-systems", "wait-info"),
-        ("de-en-parts", "wait-info"),
+        ("de-en-parts", "wait-info"), ("de-en-continued", "wait-info"),
         *(("box", model) for model in boxed_models()),
     ):  # fmt: skip
         path = altered / experiment / "points.jsonl"
@@ -142,7 +142,10 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
             if point["run"] == run and point["k"] == 5 and not point["name"].endswith("-allow"):
                 point["quality"]["BLEU"] += 0.05
         path.write_text("".join(json.dumps(point) + "\n" for point in points), "utf-8")
-    for path in altered.glob("*-analysis/measurements.json"):
+    for path in (
+        *altered.glob("*-analysis/measurements.json"),
+        altered / "policy/measurements.json",
+    ):
         measured = json.loads(path.read_text("utf-8"))
         for found in measured.values():
             if "ratio" in found:
@@ -246,7 +249,7 @@ def test_all_comparisons_are_found() -> None:
 
 def test_points_are_complete_and_unique() -> None:
     files = sorted(RESULTS.rglob("points.jsonl"))
-    assert len(files) == 19 + bool(boxed_models())
+    assert len(files) == 20 + bool(boxed_models())
     for path in files:
         keys = [PointKey.of(point) for point in read_file(path)]
         assert len(keys) == len(set(keys)) and all(key.run and key.set for key in keys), path

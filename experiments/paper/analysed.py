@@ -12,6 +12,7 @@ from figures import RESULTS, signed
 
 MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
 LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
+CHANCE = 0.05  # p-values below it are beyond chance
 SOME_AL = (3, 5, 7)  # where catch-up is shown
 
 
@@ -30,6 +31,30 @@ def from_analyses() -> dict[str, str]:
         if "significance" in found
         for name, figure in from_analysis(found).items()
     }
+
+
+def from_policy() -> dict[str, str]:
+    """What parts of the policy give, on the weights of the bundled models."""
+    return {
+        f"policy, {name}: over {other['name']}": span(other["at"], found["significance"]["latency"])
+        for name, found in analysis("policy").items()
+        if not name.startswith("choice.")  # on the development set
+        for other in found["significance"]["against"]
+        if other["at"]
+    }
+
+
+def span(found: Sequence[dict[str, Any]], latency: str) -> str:
+    """From where to where differences at several latencies lie, and which are beyond chance."""
+    gaps = [at["difference"] for at in found]
+    certain = [f"{at['latency']:g}" for at in found if at["p"] < CHANCE]
+    low, high = signed(min(gaps)), signed(max(gaps))
+    shown = low if low == high else f"{low} to {high}"
+    if len(certain) < len(gaps):
+        name = latency.rpartition(".")[2]
+        where = f" at {name} {', '.join(certain)}" if certain else " nowhere"
+        return f"{shown}, beyond chance{where}"
+    return f"{shown}, beyond chance everywhere"
 
 
 def from_analysis(found: dict[str, Any]) -> dict[str, str]:

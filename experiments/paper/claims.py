@@ -20,7 +20,7 @@ from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.published import published_curves
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
-from analysed import from_analyses  # noqa: E402
+from analysed import from_analyses, from_policy  # noqa: E402
 from figures import (  # noqa: E402
     NO_LATENCY,
     RESULTS,
@@ -151,7 +151,18 @@ def claims() -> dict[str, str]:
     }
     made |= ablations(small, "captions")
     made |= ablations(three, "newstest2013, 3,000 updates")
-    return made | from_analyses() | as_authors() | leads() | in_the_paper()
+    made |= continued(points("de-en-continued"))
+    return made | from_analyses() | from_policy() | as_authors() | leads() | in_the_paper()
+
+
+def continued(found: Sequence[Point]) -> dict[str, str]:
+    """The bundled model continued without a part, or as wait-k, less it continued as it was."""
+    names = dict.fromkeys(point["name"] for point in found)
+    return {
+        f"continued, {name} less wait-info": gap(found, name, "wait-info")
+        for name in names
+        if name != "wait-info"
+    }
 
 
 def as_authors() -> dict[str, str]:

@@ -51,7 +51,9 @@ ANALYSED = {  # pictures, and the analyses that they are of
         "pos-words": "pos", "early-stop": "early-stop", "significance": "significance",
         "case-staircase": "case",
     },
+    "policy": {"significance": "significance"},
 }  # fmt: skip
+PICTURED = {"policy": ("parts.de-en",)}  # of these analyses only
 AUTHORS = {  # by test set: the picture, its title, and experiments of ours to be shown beside
     "test_2016_flickr": ("curves.svg", "Multi30k German → English",
                          ("multi30k-authors", "multi30k")),
@@ -65,6 +67,7 @@ PAPER = {
     "europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
     "de-en-systems": "German → English, newstest2015, 3,000 updates",
     "de-en-parts": "German → English, newstest2013, 3,000 updates",
+    "de-en-continued": "German → English, newstest2015, the bundled model continued",
     "de-en-big": "German → English, newstest2015, Transformer-Big",
 }
 
@@ -173,7 +176,7 @@ def analyses(results: Path) -> dict[str, Output]:
             found |= {
                 f"{folder}/{picture}{ending}.svg": Analysis(what, picture, numbers[what])
                 for picture, what in shown.items()
-                if what in numbers
+                if what in numbers and name in PICTURED.get(folder, measured)
             }
         if parts:
             found[f"{folder}/table.md"] = "\n".join(parts)

@@ -80,13 +80,19 @@ def above_the_line(found: Sequence[Point], name: str) -> list[float]:
     return heights
 
 
-def lead_on_same_weights(found: dict[str, Any]) -> str:
-    """The same of an analysis, with the interval of the largest lead."""
-    against = found["significance"]["against"]
-    at: dict[float, list[dict[str, Any]]] = {}
-    for other in against:
+def lead_on_same_weights(*analyses: dict[str, Any]) -> str:
+    """The same of analyses of one subject, with the interval of the largest lead.
+
+    Latencies are those of the first analysis.
+    """
+    first, *_ = (found["significance"]["against"] for found in analyses)
+    at: dict[float, list[dict[str, Any]]] = {
+        each["latency"]: [] for other in first for each in other["at"]
+    }
+    for other in (other for found in analyses for other in found["significance"]["against"]):
         for each in other["at"]:
-            at.setdefault(each["latency"], []).append(each)
+            if each["latency"] in at:
+                at[each["latency"]].append(each)
     least = [min(each, key=lambda one: one["difference"]) for each in at.values()]
     best = max(least, key=lambda one: one["difference"])
     low = min(one["difference"] for one in least)
@@ -129,8 +135,13 @@ def leads() -> dict[str, str]:
             own = rf"{name}-by-(wait-k|catch-up-of-\d+)"
             if any(re.fullmatch(own, p["name"]) for p in found):
                 made[f"lead, {experiment}, {name}, same weights"] = lead(found, name, own)
+    policy = analysis("policy")
     for folder in ("de-en-analysis", "box-analysis"):
         for name, numbers in analysis(folder).items():
             if "significance" in numbers:
-                made[f"lead, {folder}, {name}"] = lead_on_same_weights(numbers)
+                both = filter(None, (numbers, policy.get(f"catch-up.{name}")))
+                made[f"lead, {folder}, {name}"] = lead_on_same_weights(*both)
+    for name, numbers in policy.items():
+        if name.startswith("constants."):
+            made[f"lead with a rate, {name}"] = lead_on_same_weights(numbers)
     return made

@@ -146,6 +146,7 @@ class Maker:
         limit = ["--sentences", str(self.limit)] if self.limit else []
         return [sys.executable, "-m", "waitinfo", "analyse", "--model", model, "--source", source,
                 "--reference", reference, "--out", str(self.work / stage["out"]),
+                "--device", "cpu",  # where bundled models are integers
                 *self.filled(stage.get("options", [])), *limit]  # fmt: skip
 
     def filled(self, words: list[str]) -> list[str]:
