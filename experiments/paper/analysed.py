@@ -50,11 +50,8 @@ def span(found: Sequence[dict[str, Any]], latency: str) -> str:
     certain = [f"{at['latency']:g}" for at in found if at["p"] < CHANCE]
     low, high = signed(min(gaps)), signed(max(gaps))
     shown = low if low == high else f"{low} to {high}"
-    if len(certain) < len(gaps):
-        name = latency.rpartition(".")[2]
-        where = f" at {name} {', '.join(certain)}" if certain else " nowhere"
-        return f"{shown}, beyond chance{where}"
-    return f"{shown}, beyond chance everywhere"
+    name = latency.rpartition(".")[2]
+    return f"{shown}, beyond chance {f'at {name} ' + ', '.join(certain) if certain else 'nowhere'}"
 
 
 def from_analysis(found: dict[str, Any]) -> dict[str, str]:

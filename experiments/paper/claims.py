@@ -65,6 +65,9 @@ CHANGES = {
     "multipath": "multipath",
 }
 OURS, THEIRS = ("wait-info-allow", "multipath-allow"), ("authors-wait-info", "authors-multipath")
+OWN_PATHS = (("multipath", "wait-info-by-wait-k"),  # continued along the paths, and not
+             ("multipath-catch-up-of-6", "wait-info-by-catch-up-of-6"))  # fmt: skip
+CONTINUED_AL = (3, 4, 5, 6)
 POOLED_AL = range(3, 9)  # where changes are compared all together
 STOPS = ("wait-info", "target-info-one", "source-info-one", "info-by-norm", "info-by-frequency",
          "multipath")  # fmt: skip
@@ -158,11 +161,16 @@ def claims() -> dict[str, str]:
 def continued(found: Sequence[Point]) -> dict[str, str]:
     """The bundled model continued without a part, or as wait-k, less it continued as it was."""
     names = dict.fromkeys(point["name"] for point in found)
-    return {
+    made = {
         f"continued, {name} less wait-info": gap(found, name, "wait-info")
         for name in names
         if name != "wait-info"
     }
+    curves = {c.name: c for c in make_curves(found, "paper.AL", "BLEU")}  # means of the seeds
+    for one, other in OWN_PATHS if found else ():
+        gaps = (np.subtract(curves[one].at(x), curves[other].at(x)) for x in CONTINUED_AL)
+        made[f"continued, {one} less {other}, by AL"] = ", ".join(signed(float(g)) for g in gaps)
+    return made
 
 
 def as_authors() -> dict[str, str]:
