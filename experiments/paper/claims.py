@@ -159,7 +159,7 @@ def claims() -> dict[str, str]:
 
 
 def continued(found: Sequence[Point]) -> dict[str, str]:
-    """The bundled model continued without a part, or as wait-k, less it continued as it was."""
+    """The bundled model continued as wait-k, or decoded by wait-k, less it as wait-info."""
     names = dict.fromkeys(point["name"] for point in found)
     made = {
         f"continued, {name} less wait-info": gap(found, name, "wait-info")

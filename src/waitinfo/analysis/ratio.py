@@ -79,9 +79,9 @@ def ratios(pairs: Sequence[PairInfo]) -> Numbers:
     }
 
 
-def plain_policy(floor: bool = False) -> WaitInfo:
+def plain_policy() -> WaitInfo:
     """Wait-info for models of other systems that have info."""
-    policy = build_system("wait-info", {"floor": floor})
+    policy = build_system("wait-info", {"floor": False})
     assert isinstance(policy, WaitInfo)
     return policy
 

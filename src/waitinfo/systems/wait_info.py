@@ -15,7 +15,7 @@ from waitinfo.model.info import dial_rows, shortest_prefixes, used_info
 from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
 from waitinfo.systems.drawn_dial import DrawnDialOptions
 
-FASTEST = 10.0
+HIGHEST_RATE = 10.0
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class WaitInfoOptions(DrawnDialOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.rate <= FASTEST:
+        if not 0 < self.rate <= HIGHEST_RATE:
             raise WaitinfoError(
-                f"system.rate {self.rate:g}: must be above 0, and {FASTEST:g} at most"
+                f"system.rate {self.rate:g}: must be above 0, and {HIGHEST_RATE:g} at most"
             )
         for name in ("source_mean", "target_mean"):
             if not 0 <= getattr(self, name) <= 2:
