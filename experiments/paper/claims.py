@@ -65,6 +65,7 @@ CHANGES = {
     "multipath": "multipath",
 }
 OURS, THEIRS = ("wait-info-allow", "multipath-allow"), ("authors-wait-info", "authors-multipath")
+CONTINUED_PARTS = ("source-info-one", "target-info-one", "plain-attentions")
 OWN_PATHS = (("multipath", "wait-info-by-wait-k"),  # continued along the paths, and not
              ("multipath-catch-up-of-6", "wait-info-by-catch-up-of-6"))  # fmt: skip
 CONTINUED_AL = (3, 4, 5, 6)
@@ -159,13 +160,18 @@ def claims() -> dict[str, str]:
 
 
 def continued(found: Sequence[Point]) -> dict[str, str]:
-    """The bundled model continued as wait-k, or decoded by wait-k, less it as wait-info."""
+    """The bundled model continued as wait-k or without a part, less it as wait-info."""
     names = dict.fromkeys(point["name"] for point in found)
     made = {
         f"continued, {name} less wait-info": gap(found, name, "wait-info")
         for name in names
         if name != "wait-info"
     }
+    for name in CONTINUED_PARTS if found else ():
+        made |= {
+            f"continued, {name} less wait-info, by DAL": gap(found, name, "wait-info", "paper.DAL"),
+            f"continued, {name} less multipath": gap(found, name, "multipath"),
+        }
     curves = {c.name: c for c in make_curves(found, "paper.AL", "BLEU")}  # means of the seeds
     for one, other in OWN_PATHS if found else ():
         gaps = (np.subtract(curves[one].at(x), curves[other].at(x)) for x in CONTINUED_AL)
