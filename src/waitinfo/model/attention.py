@@ -181,6 +181,10 @@ class CrossAttention(nn.Module):
                 raise TypeError(f"two cross-attentions are named '{cls.name}': {known} and {cls}")
             CROSS_ATTENTIONS[cls.name] = cls  # the same class defined again, as in a notebook
 
+    def from_plain(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights to begin with, given those of plain attention; others begin untrained."""
+        return weights
+
     def memory(self, states: Tensor) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
         keys, values = (split_heads(p, self.heads) for p in self.project(states).chunk(2, dim=-1))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.attention import CrossAttention
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
 
-SWITCHES = ("info_self_attention", "info_cross_attention")  # of the model, without weights
+# Of the model. The first two have no weights; a write head can be left out or begin untrained.
+SWITCHES = ("info_self_attention", "info_cross_attention", "write_head")
 SIDES = ("source_info", "target_info")
 
 
@@ -42,13 +46,13 @@ def starting_model(run: RunConfig) -> Path | None:
 def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
     """Begin with the weights of a model of the same shape and vocabulary.
 
-    Where the new model fixes the info of a side to 1, the weights that predict it are left out.
+    It may be one of another system: what the new model has no use for is left out, and what only
+    the new model has begins untrained.
     """
     given = load_model(folder, "cpu")
     old, new = asdict(given.model.config), asdict(model.config)
     for name, value in new.items():
-        free = name in SWITCHES or "dropout" in name or (name in SIDES and value == "one")
-        if old[name] != value and not free:
+        if old[name] != value and not can_begin_as(name, old[name], value):
             raise WaitinfoError(
                 f"training.start_from {folder}: its model.{name} is {old[name]}, not {value}"
             )
@@ -59,7 +63,37 @@ def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
             f"with --vocab-from {folder}"
         )
     weights, wanted = given.model.weights(), model.weights()
-    model.load_weights({name: weight for name, weight in weights.items() if name in wanted})
+    if old["cross_attention"] != new["cross_attention"]:
+        weights |= attentions_from_plain(model, weights)
+    model.load_weights(wanted | {name: weights[name] for name in wanted if name in weights})
+    if old["info"] != new["info"]:
+        fit_token_info(model, corpus)
+
+
+def can_begin_as(setting: str, old: Any, new: Any) -> bool:
+    """Whether a model with the old value of a setting can go on as one with the new value."""
+    if setting in SIDES:
+        return new == "one"
+    if setting == "info":
+        return new != "attention"  # that is learned
+    if setting == "cross_attention":
+        return old == CrossAttention.name
+    return setting in SWITCHES or "dropout" in setting
+
+
+def attentions_from_plain(model: Transformer, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the model's cross-attentions, given those of a model with plain ones."""
+    made: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, CrossAttention):
+            start = f"{prefix}."
+            plain = {
+                name.removeprefix(start): weight
+                for name, weight in weights.items()
+                if name.startswith(start)
+            }
+            made |= {f"{start}{name}": weight for name, weight in module.from_plain(plain).items()}
+    return made
 
 
 def fit_token_info(model: Transformer, corpus: Corpus) -> None:

@@ -197,6 +197,19 @@ class LookbackAttention(MonotonicAttention):
         self.queries = nn.Linear(width, 2 * width)
         self.project = nn.Linear(width, 3 * width)
 
+    def from_plain(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Both sets of queries and keys begin as those of plain attention."""
+        doubled = dict(weights)
+        for part in ("weight", "bias"):
+            keys, values = weights[f"project.{part}"].chunk(2)
+            doubled[f"queries.{part}"] = self._twice(weights[f"queries.{part}"])
+            doubled[f"project.{part}"] = torch.cat([self._twice(keys), values])
+        return doubled
+
+    def _twice(self, rows: Tensor) -> Tensor:
+        """The rows of each head twice: [d, …] -> [2 d, …]."""
+        return rows.unflatten(0, (self.heads, -1)).repeat_interleave(2, 0).flatten(0, 1)
+
     def memory(self, states: Tensor) -> Memory:
         width = states.shape[-1]
         keys, values = self.project(states).split([2 * width, width], dim=-1)
