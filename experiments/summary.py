@@ -1,5 +1,8 @@
 """Draw the tables and pictures in results/ from the points there: `python experiments/summary.py`.
 
+`python experiments/summary.py MINE` does so in another folder, as of `make.py --results MINE`:
+every points.jsonl there becomes a table and a picture, whatever else is missing.
+
 Each points.jsonl becomes a table.md in the form of the paper's appendix and a curves.svg, one of
 each per test set for German-English. Points of several seeds are averaged. The early-stop rate is
 that of the same model at the same dial where it may end before its source does (curves whose name
@@ -9,6 +12,7 @@ before the sublayers and that of the ablations on Multi30k have a row for every 
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -306,12 +310,35 @@ def outputs(results: Path = RESULTS) -> dict[str, Output]:
     return found
 
 
+def own_outputs(results: Path) -> dict[str, Output]:
+    """Every point and curve of each experiment that a folder has, and its analyses."""
+    found: dict[str, Output] = {}
+    for path in sorted(results.glob("*/points.jsonl")):
+        points = read_points([path])
+        sets = sorted({point["set"] for point in points})
+        for name in sets:
+            ending = f".{name}" if len(sets) > 1 else ""
+            curves = by_name(select(points, [f"set={name}"]))
+            place = f"{path.parent.name}/{{}}{ending}"
+            found[f"{place.format('table')}.md"] = all_points(curves)
+            shown = {each: curve for each, curve in curves.items() if drawn.is_shown(curve)}
+            if shown:
+                title = f"{path.parent.name}, {name}"
+                found[f"{place.format('curves')}.svg"] = picture(shown, title)
+    return found | drawn.analyses(results)
+
+
 def main() -> None:
-    for name, output in outputs().items():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, nargs="?", default=RESULTS)
+    results = parser.parse_args().results.absolute()
+    if not results.is_dir():
+        sys.exit(f"no folder {results}: make.py --results makes one")
+    for name, output in (outputs() if results == RESULTS else own_outputs(results)).items():
         if isinstance(output, str):
-            (RESULTS / name).write_text(output, "utf-8")
+            (results / name).write_text(output, "utf-8")
         else:
-            output.draw(RESULTS / name)
+            output.draw(results / name)
         print(name)
 
 

@@ -104,6 +104,49 @@ def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
     assert {job.minutes for job in left} <= {1 + 2 * make.BESIDE}
 
 
+def test_no_target_begins_a_published_run_again(tmp_path: Path) -> None:
+    """A run that begins again removes its points: it has all points of its experiment, or none."""
+    published = make.Maker(tmp_path, tmp_path, ROOT / "results")
+    for target in make.read_targets().values():
+        for stage in filter(make.trains, target["stages"]):
+            name = stage.get("results", stage["experiment"])
+            path = ROOT / "results" / name / "points.jsonl"
+            known = {(p["run"], p["seed"]) for p in read_points([path])} if path.exists() else ()
+            for run, seed in ((r, s) for r in stage["runs"].split(",") for s in stage["seeds"]):
+                assert published.scored(stage, run, seed) == ((run, seed) in known), (name, run)
+
+
+def test_own_results_beside_published_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of one's own, 10 BLEU lower: it is drawn, and only the figures it is in are printed."""
+    claims, summary = load_script("paper/claims"), load_script("summary")
+    monkeypatch.setattr(sys.modules["figures"], "MINE", mine := [])
+    monkeypatch.setattr(sys.modules["analysed"], "MINE", mine)
+    monkeypatch.setattr(claims, "MINE", mine)
+    published = (ROOT / "results" / "multi30k-ablations" / "points.jsonl").read_text("utf-8")
+    own = [p for p in map(json.loads, published.splitlines()) if p["run"] == "lambda-1"]
+    lower = [{**p, "quality": {**p["quality"], "BLEU": p["quality"]["BLEU"] - 10}} for p in own]
+    folder = tmp_path / "multi30k-ablations"
+    folder.mkdir()
+    folder.joinpath("points.jsonl").write_text("".join(json.dumps(p) + "\n" for p in lower))
+    before = claims.claims()
+    monkeypatch.setattr(sys, "argv", ["claims.py", "--results", str(tmp_path)])
+    claims.main()
+    lines = capsys.readouterr().out.splitlines()
+    changed = [name for name in before if any(line.startswith(f"{name} ") for line in lines)]
+    assert changed and len(changed) == len(lines)
+    assert all("lambda 1" in name or "all together" in name for name in changed), changed
+    monkeypatch.setattr(sys, "argv", ["summary.py", str(tmp_path)])
+    summary.main()
+    assert capsys.readouterr().out.split() == [
+        "multi30k-ablations/table.md", "multi30k-ablations/curves.svg",
+    ]  # fmt: skip
+    last = [p["quality"]["BLEU"] for p in lower if p["k"] == 11]  # of three seeds
+    assert f"{np.mean(last):.2f}" in (folder / "table.md").read_text("utf-8")
+    assert "<svg" in (folder / "curves.svg").read_text("utf-8")
+
+
 def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
     stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [2]}
     stages = [

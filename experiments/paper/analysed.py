@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from figures import RESULTS, signed
+from figures import MINE, RESULTS, signed
 
 MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
 LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
@@ -18,8 +18,11 @@ SOME_AL = (3, 5, 7)  # where catch-up is shown
 
 def analysis(folder: str) -> dict[str, Any]:
     """The numbers of analyses by their name; none if they have not been made."""
-    path = RESULTS / folder / "measurements.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    found: dict[str, Any] = {}
+    for results in (RESULTS, *MINE):
+        path = results / folder / "measurements.json"
+        found |= json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
 
 
 def from_analyses() -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 Differences between two systems are means over the latencies that both cover, seed by seed. With
 three or more seeds they have a 95% interval (Student's t), with fewer the seeds are named.
+With `--results MINE`, runs in that folder take the place of published ones, and the figures that
+they change are printed beside the published ones.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import defaultdict
@@ -22,6 +25,7 @@ from waitinfo.evaluation.published import published_curves
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 from analysed import from_analyses, from_policy  # noqa: E402
 from figures import (  # noqa: E402
+    MINE,
     NO_LATENCY,
     RESULTS,
     at_dial,
@@ -349,8 +353,20 @@ def in_the_paper() -> dict[str, str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, help="a folder of yours, beside what is published")
+    mine = parser.parse_args().results
+    published = claims()
+    if mine is None:
+        for name, figure in published.items():
+            print(f"{name:50} {figure}")
+        return
+    if not mine.is_dir():
+        sys.exit(f"no folder {mine}: make.py --results makes one")
+    MINE.append(mine)
     for name, figure in claims().items():
-        print(f"{name:50} {figure}")
+        if figure != published.get(name):
+            print(f"{name:50} {figure:40} published: {published.get(name, 'nothing')}")
 
 
 if __name__ == "__main__":
