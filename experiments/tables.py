@@ -18,7 +18,7 @@ from waitinfo.evaluation.points import Point
 COLUMNS = ("paper.CW", "paper.AP", "paper.AL", "paper.DAL", "BLEU", "word.AL", "word.LAAL")
 HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early stop, if allowed")
 ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
-         "gsimt", "wait-info")  # fmt: skip
+         "gsimt-style", "wait-info")  # fmt: skip
 ALLOW = "-allow"
 
 

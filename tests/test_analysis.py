@@ -207,7 +207,7 @@ def test_ratio(analysed: Analysed, loaded: LoadedModel) -> None:
 
 
 def test_info_of_words(analysed: Analysed, loaded: LoadedModel) -> None:
-    """Nouns known to the tagger, counted by hand: Haus, Zug and Mutter are one word each."""
+    """All words together have the info of all tokens (of each tag: test_analysis_parts)."""
     found = analysed.numbers["pos"]["source"]["tags"]
     total = sum(each["words"] * each["info_per_word"]["mean"] for each in found.values())
     every = [i for s in tokens(loaded)[0] for i in infos(loaded, s, target=False)[:-1]]
@@ -371,8 +371,21 @@ def test_significance_by_resampling_the_texts() -> None:
     x = [each.latency for each in first]
     y = [bleu(each.texts, references) for each in first]
     assert at["BLEU"][0] == pytest.approx(np.interp(at["latency"], x, y))
-    assert at["difference"] > 0 and 0 < at["p"] <= 1
-    assert at["interval"][0] <= at["difference"] <= at["interval"][1]
+    # The interval and p again, with each resample's texts scored by sacrebleu.
+    gaps = []
+    for drawn in draw_counts(len(references), 200):
+        rows = np.repeat(np.arange(len(references)), drawn)
+        scores = []
+        for decoded in (first, second):
+            x = [np.nanmean(each.latencies[rows]) for each in decoded]
+            y = [bleu([e.texts[i] for i in rows], [references[i] for i in rows]) for e in decoded]
+            scores.append(np.interp(at["latency"], x, y))
+        gaps.append(scores[0] - scores[1])
+    observed, *others = gaps
+    assert at["difference"] == pytest.approx(observed) and observed > 0
+    assert at["interval"] == pytest.approx(np.percentile(others, [2.5, 97.5]))
+    far = [gap for gap in others if abs(gap - np.mean(others)) >= observed]
+    assert at["p"] == pytest.approx((1 + len(far)) / 201)
     same = compare(first, first, references, 50)
     assert all(at["difference"] == 0 and at["p"] == 1 for at in same)
 

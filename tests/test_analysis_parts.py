@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from tests.commands import called
 from tests.conftest import tiny_config, toy_pairs
 from waitinfo.analysis import tagger as tagging
 from waitinfo.analysis.alignment import crossing_share
+from waitinfo.analysis.parts_of_speech import by_tag
 from waitinfo.analysis.summaries import bin_of, describe, quantile_bins
 from waitinfo.analysis.tagger import TAGS, Perceptron, Text, features_of, read_tagged, usual_tags
 from waitinfo.analysis.words import token_spans, words_of
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import save_model
+from waitinfo.model.saving import load_model, save_model
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
 
@@ -112,6 +114,41 @@ def test_every_token_belongs_to_one_word(text: str) -> None:
     for chunk in text.split():
         spans = token_spans(tokenizer, chunk)
         assert spans[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(spans))
+
+
+class KnownTags:
+    """A tagger that knows every word."""
+
+    tags: ClassVar = {
+        "Das": "DET", "Die": "DET", "Luftschiff": "NOUN", "Haustür": "NOUN", "quietscht": "VERB",
+        "ist": "AUX", "alt": "ADJ", ".": "PUNCT", "!": "PUNCT",
+    }  # fmt: skip
+
+    def tag(self, sentences: list[list[str]]) -> list[list[str]]:
+        return [[self.tags[word] for word in sentence] for sentence in sentences]
+
+
+def test_info_by_part_of_speech_by_hand() -> None:
+    """Das Luft|schiff ist alt . and Die Haus|t|ür quiet|scht ! with an info for every token."""
+    tokenizer = load_model(find_model(None), "cpu").vocabulary.source
+    texts = ["Das Luftschiff ist alt.", "Die Haustür quietscht!"]
+    assert [len(tokenizer.encode(text)) for text in texts] == [6, 7]
+    infos = [[0.5, 1.0, 1.5, 0.7, 1.2, 0.3], [0.9, 1.1, 0.4, 0.6, 1.3, 0.8, 0.1]]
+    found = by_tag(tokenizer, texts, infos, KnownTags())  # type: ignore[arg-type]
+    nouns, verbs, articles = (found["tags"][tag] for tag in ("NOUN", "VERB", "DET"))
+    assert (nouns["words"], nouns["tokens_per_word"]) == (2, 2.5)
+    assert nouns["info_per_word"]["mean"] == pytest.approx((2.5 + 2.1) / 2)
+    assert nouns["info_per_token"] == pytest.approx((1.0 + 1.5 + 1.1 + 0.4 + 0.6) / 5)
+    assert nouns["info_of_single_tokens"]["count"] == 0
+    assert verbs["info_per_word"]["mean"] == pytest.approx(2.1)
+    assert articles["info_of_single_tokens"]["count"] == 2
+    assert articles["info_of_single_tokens"]["mean"] == pytest.approx((0.5 + 0.9) / 2)
+    content, function = (found["kinds"][kind] for kind in ("content words", "function words"))
+    assert content["words"] == 4  # nouns, the verb and the adjective
+    assert content["info_per_word"]["mean"] == pytest.approx((2.5 + 2.1 + 2.1 + 1.2) / 4)
+    assert content["info_of_single_tokens"]["mean"] == pytest.approx(1.2)
+    assert function["words"] == 3  # articles and the auxiliary; punctuation is neither
+    assert function["info_of_single_tokens"]["mean"] == pytest.approx((0.5 + 0.9 + 0.7) / 3)
 
 
 def test_a_token_covers_the_characters_of_its_piece(tokenizer: Tokenizer) -> None:

@@ -91,6 +91,20 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
         layers = [*found["attention"]["encoder"], *found["attention"]["decoder"]]
         weights = [layer["correlation"] for layer in layers]
         made["own weight and info, correlation"] = f"{min(weights):.2f} to {max(weights):.2f}"
+        pairs = mean(layer["mean_distance"] for layer in found["attention"]["cross"])
+        for name, part in (("", "attended_distance"),
+                           (", without info", "attended_distance_without_info")):  # fmt: skip
+            near = [layer[part] for layer in found["attention"]["cross"]]
+            made[f"distance in info of what is attended to, and of all{name}"] = (
+                f"{min(near):.2f} to {max(near):.2f} and {pairs:.2f}"
+            )
+    if "difficulty" in found:
+        for name, bin_ in (("shortest", 0), ("longest", -1)):
+            here = found["difficulty"]["length"][bin_]
+            scores = " and ".join(f"{each['BLEU']:.1f}" for each in here["subjects"])
+            made[f"{name} sentences, wait-info and wait-k"] = (
+                f"{here['from']:.0f} to {here['to']:.0f} words: {scores}"
+            )
     made |= split(found["early-stop"])
     for other in found["significance"]["against"]:
         every = "catch_up" not in other["name"]

@@ -40,7 +40,7 @@ from figures import (  # noqa: E402
 )
 from leads import leads  # noqa: E402
 
-OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma", "gsimt",
+OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma",
           "gsimt-style")  # fmt: skip
 SWITCHES = (  # what the authors' code does differently, and beside what it is seen
     ("no-floor", "wait-info"), ("no-whole-source", "wait-info"), ("tiny-sum-loss", "wait-info"),
@@ -134,7 +134,9 @@ def claims() -> dict[str, str]:
         "early stop, news, wait-info": early(news, "wait-info-allow"),
         "early stop, news, multipath": early(news, "multipath-allow"),
         "early stop, captions, wait-info": early(captions, "wait-info-allow"),
+        "early stop, captions, multipath": early(captions, "multipath-allow"),
         "early stop, talks, wait-info": early(talks, "wait-info-allow"),
+        "early stop, talks, multipath": early(talks, "multipath-allow"),
         "early stop, news, at equal AL": early_at(
             news, ["wait-info-allow", "multipath-allow"], EQUAL_AL
         ),
@@ -151,6 +153,11 @@ def claims() -> dict[str, str]:
         "frequency, captions": gap(before, "wait-info-frequency", "wait-info"),
         "cost of wait-info": f"{relative['wait-info']} times",
         "cost of MMA and GSiMT": f"{relative['mma']} and {relative['gsimt']} times",
+    }
+    made |= {
+        "full sentences, captions": whole(captions, "full"),
+        "full sentences, news": whole(news, "full"),
+        "full sentences, talks": whole(talks, "full-norm-before"),
     }
     three = points("de-en-parts")
     made |= {
@@ -172,7 +179,9 @@ def continued(found: Sequence[Point]) -> dict[str, str]:
         if name != "wait-info"
     }
     for name in CONTINUED_PARTS if found else ():
+        ratio = field([p for p in found if p["k"] == 5], name, "info_ratio")
         made |= {
+            f"continued, {name}, info ratio at K = 5": ratio,
             f"continued, {name} less wait-info, by DAL": gap(found, name, "wait-info", "paper.DAL"),
             f"continued, {name} less multipath": gap(found, name, "multipath"),
         }
@@ -203,7 +212,10 @@ def as_authors() -> dict[str, str]:
             made[f"authors' code, {text}, over {other}"] = gap(
                 beside, "authors-wait-info", f"authors-{other}"
             )
-        made[f"authors' code, {text}, early stop"] = early(beside, "authors-wait-info")
+        for system in ("wait-info", "multipath"):
+            made[f"authors' code, {text}, early stop, {system}"] = early(
+                beside, f"authors-{system}"
+            )
         if text == "Europarl":
             for who, names in (("ours", OURS), ("the authors' code", THEIRS)):
                 made[f"authors' settings, {text}, early stop at AL 2, 6, {who}"] = early_at(
@@ -248,6 +260,13 @@ def seeds_over_one(found: Sequence[Point], first: str, second: str, axis: str = 
         area = difference(curves[first], curves[second])
         gaps += [area.mean] if area else []
     return ", ".join(map(signed, gaps)) or NO_LATENCY
+
+
+def whole(found: Sequence[Point], name: str) -> str:
+    """BLEU of full sentences, greedy and with a beam of 5, mean of the seeds."""
+    scores = ([p["quality"]["BLEU"] for p in found if p["name"] == each]
+              for each in (name, f"{name}-beam5"))  # fmt: skip
+    return " and ".join(f"{np.mean(each):.1f}" for each in scores)
 
 
 def full_sentences(found: Sequence[Point], text: str) -> dict[str, str]:
