@@ -341,6 +341,47 @@ def test_difficulty(analysed: Analysed, loaded: LoadedModel) -> None:
     ]
 
 
+@torch.no_grad()
+def aligned(loaded: LoadedModel, source: list[int], target: list[int]) -> list[int]:
+    """The source token with most attention, from queries and keys of each layer in float64."""
+    model, read, total = loaded.model, len(source) + 1, 0.0
+    encoded = model.encode(model.embed_source(torch.tensor([[*source, EOS]])), torch.tensor([read]))
+    crosses = [layer.cross for layer in model.decoder_layers]
+    seen: list[Any] = []
+    hooks = [c.register_forward_pre_hook(lambda _, given: seen.append(given)) for c in crosses]
+    given = model.embed_target(torch.tensor([[BOS, *target]]))
+    model.decode(given, encoded, torch.full((1, len(target) + 1), read))
+    for hook in hooks:
+        hook.remove()
+    for cross, (x, memory, view) in zip(crosses, seen, strict=True):
+        queries = cross.queries(x)[0].double()
+        width = queries.shape[-1] // cross.heads
+        for head in range(cross.heads):
+            keys = memory.keys[0, head].double()
+            scores = queries[:, head * width : (head + 1) * width] @ keys.T / width**0.5
+            bias = view.bias[0, head if view.bias.shape[1] > 1 else 0].double()
+            total = total + (scores + bias).softmax(-1)
+    return total[:-1, :-1].argmax(-1).tolist()
+
+
+def test_word_order(analysed: Analysed, loaded: LoadedModel) -> None:
+    """Crossings counted pair by pair, of alignments from the model's attention."""
+    shares = []
+    for source, target in zip(*tokens(loaded), strict=True):
+        at = aligned(loaded, source, target)
+        pairs = [(a, b) for i, a in enumerate(at) for b in at[i + 1 :] if a != b]
+        shares.append(sum(a > b for a, b in pairs) / len(pairs))
+    assert len(set(shares)) > 3
+    found = analysed.numbers["difficulty"]["crossings"]
+    assert sum(b["sentences"] for b in found) == len(PAIRS)
+    total = sum(b["sentences"] * b["mean"] for b in found)
+    assert total == pytest.approx(sum(shares), abs=1e-4)
+    for b in found:
+        inside = [s for s in shares if b["from"] - 1e-5 <= s <= b["to"] + 1e-5]
+        assert len(inside) == b["sentences"]
+        assert b["mean"] == pytest.approx(np.mean(inside), abs=1e-5)
+
+
 # Significance
 
 
