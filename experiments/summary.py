@@ -331,7 +331,7 @@ def own_outputs(results: Path) -> dict[str, Output]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, nargs="?", default=RESULTS)
-    results = parser.parse_args().results.absolute()
+    results = parser.parse_args().results.resolve()
     if not results.is_dir():
         sys.exit(f"no folder {results}: make.py --results makes one")
     for name, output in (outputs() if results == RESULTS else own_outputs(results)).items():

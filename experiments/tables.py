@@ -73,9 +73,10 @@ def by_name(points: Iterable[Point], x: str = "paper.AL") -> dict[str, Curve]:
 # Every point of a test set
 
 
-def mean(point: CurvePoint, axis: str) -> float:
+def mean(point: CurvePoint, axis: str) -> float | None:
+    """The mean of the seeds; None for what was not measured."""
     values = [found for p in point.points if (found := value(p, axis)) is not None]
-    return sum(values) / len(values)
+    return sum(values) / len(values) if values else None
 
 
 def setting(point: CurvePoint) -> str:
@@ -90,8 +91,9 @@ def all_points(curves: dict[str, Curve]) -> str:
         ends = {setting(p): p for p in curves.get(name + ALLOW, Curve("", [])).points}
         for point in curves[name].points:
             allowed = ends.get(setting(point))
-            cells = [f"{mean(point, column):.2f}" for column in COLUMNS]
-            early = "" if allowed is None else f"{100 * mean(allowed, 'early_stop'):.1f}%"
+            cells = [score(mean(point, column)) for column in COLUMNS]
+            share = None if allowed is None else mean(allowed, "early_stop")
+            early = "" if share is None else f"{100 * share:.1f}%"
             rows.append([name, point.label, *cells, early, str(len(point.points))])
     return table(["system", "dial", *HEADS, "seeds"], rows)
 

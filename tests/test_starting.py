@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from tests.conftest import toy_pairs, write_pairs
 from tests.training_runs import values
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import SourceView
+from waitinfo.model.attention import SourceView, split_heads
 from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.files import ParallelText
@@ -99,8 +101,15 @@ def test_monotonic_heads_start_with_the_attention_of_the_model(
         bias = torch.zeros(2, 3, 5).masked_fill(hidden, -torch.inf)[:, None]
         view = SourceView(visible, bias)
         expected, _ = plain(x, plain.memory(states), view)
-        found, _ = monotonic(x, monotonic.memory(states), view)
+        memory = monotonic.memory(states)
+        found, _ = monotonic(x, memory, view)
+        monotonic.energy_bias.zero_()
+        energies = monotonic._energies(split_heads(monotonic.queries(x), 4), memory.keys)
+        shown = SourceView(visible, torch.zeros(2, 1, 3, 5))
+        weights = plain.weights(x, plain.memory(states), shown)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    # Heads stop by the scores of the same attention.
+    torch.testing.assert_close(energies.softmax(-1), weights, atol=1e-4, rtol=1e-4)
 
 
 def test_info_by_frequency_is_counted_when_a_run_starts(toy_corpus: Path, tmp_path: Path) -> None:
@@ -120,6 +129,58 @@ def test_learned_info_cannot_start_from_a_model_without_it(
     back = values(toy_corpus, updates=1, start_from=str(tmp_path / "second"))
     with pytest.raises(WaitinfoError, match=r"its model.info is none, not attention"):
         train(back, tmp_path / "third", display=SilentDisplay())
+    assert not (tmp_path / "third").exists()  # the corrected command can begin
+
+
+def starts(corpus: Path, folder: Path, old: dict, new: dict) -> Transformer:
+    """A model with the new system and settings that starts from one with the old ones."""
+    for name, section, start in (("old", old, ""), ("new", new, str(folder / "old"))):
+        config = values(corpus, updates=1, start_from=start)
+        config["system"] = {"name": section["system"]}
+        config["model"] |= {key: value for key, value in section.items() if key != "system"}
+        train(config, folder / name, display=SilentDisplay())
+    return load_model(folder / "new" / "last").model
+
+
+@pytest.mark.parametrize("old", [
+    {"system": "gma"},  # its queries and keys are those of plain attention
+    {"system": "wait-info", "info_from": "context"},  # whose info is not used
+    {"system": "wait-info", "source_info": "one"},
+    {"system": "gsimt"},
+])  # fmt: skip
+def test_what_a_system_does_not_use_is_left_out(
+    old: dict, toy_corpus: Path, tmp_path: Path
+) -> None:
+    model = starts(toy_corpus, tmp_path, old, {"system": "multipath"})
+    assert (model.config.cross_attention, model.config.info) == ("plain", "none")
+
+
+def test_two_sets_of_queries_do_not_fit_plain_attention(toy_corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(WaitinfoError, match=r"its model.cross_attention is mma, not plain"):
+        starts(toy_corpus, tmp_path, {"system": "mma"}, {"system": "multipath"})
+
+
+def test_info_by_frequency_of_a_side_that_had_none(toy_corpus: Path, tmp_path: Path) -> None:
+    old = {"system": "wait-info", "info": "frequency", "source_info": "one"}
+    new = {"system": "wait-info", "info": "frequency"}
+    model = starts(toy_corpus, tmp_path, old, new)
+    fresh = starts(toy_corpus, tmp_path / "fresh", new, new)
+    assert model.source_info is not None and fresh.source_info is not None
+    assert len(model.source_info.table.unique()) > 2
+    torch.testing.assert_close(model.source_info.table, fresh.source_info.table)
+
+
+def test_a_run_cannot_start_from_the_other_direction(toy_corpus: Path, tmp_path: Path) -> None:
+    corpus, first = tmp_path / "corpus", tmp_path / "first"
+    shutil.copytree(toy_corpus, corpus)
+    train(values(corpus, updates=1), first, display=SilentDisplay())
+    for path, source, target in ((corpus / "corpus.json", "de", "en"),
+                                 (first / "last" / "config.json", "en", "de")):  # fmt: skip
+        known = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps({**known, "languages": {"source": source, "target": target}}))
+    config = values(corpus, updates=1, start_from=str(first / "last"))
+    with pytest.raises(WaitinfoError, match="its source language is en, not de"):
+        train(config, tmp_path / "second", display=SilentDisplay())
 
 
 def test_a_run_cannot_start_from_nothing(toy_corpus: Path, tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from figures import (  # noqa: E402
     length_ratio,
     points,
     signed,
+    student,
 )
 from leads import leads  # noqa: E402
 
@@ -171,13 +171,14 @@ def claims() -> dict[str, str]:
 
 
 def continued(found: Sequence[Point]) -> dict[str, str]:
-    """The bundled model continued as wait-k or without a part, less it as wait-info."""
+    """The bundled model continued as another system or without a part, less it as wait-info."""
     names = dict.fromkeys(point["name"] for point in found)
     made = {
-        f"continued, {name} less wait-info": gap(found, name, "wait-info")
+        f"continued, {name} less wait-info": figure
         for name in names
-        if name != "wait-info"
+        if name != "wait-info" and (figure := gap(found, name, "wait-info")) != NO_LATENCY
     }
+    made |= full_sentences(found, "continued")
     for name in CONTINUED_PARTS if found else ():
         ratio = field([p for p in found if p["k"] == 5], name, "info_ratio")
         made |= {
@@ -324,11 +325,15 @@ def pooled(found: Sequence[Point]) -> str:
     for point in found:
         if point["name"] in {"wait-info", *CHANGES} - {"multipath"}:
             runs[point["name"]][point["seed"]].append(point)
-    levels = [[level(seeds[seed]) for seed in sorted(seeds)] for seeds in runs.values()]
-    blocks = max(map(len, levels))
-    scores = np.array([found for found in levels if len(found) == blocks and None not in found])
-    systems = len(scores)
+    counts = Counter(seed for seeds in runs.values() for seed in seeds)
+    shared = sorted(seed for seed, count in counts.items() if 2 * count > len(runs))
+    levels = [[level(seeds[seed]) for seed in shared] for seeds in runs.values()
+              if seeds.keys() >= set(shared)]  # fmt: skip
+    scores = np.array([found for found in levels if None not in found])
+    systems, blocks = len(scores), len(shared)
     free = (systems - 1) * (blocks - 1)
+    if free < 1:
+        return NO_LATENCY
     left = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
     half = student(free) * np.sqrt(2 / blocks * (left**2).sum() / free)
     random = np.random.default_rng(1)
@@ -342,12 +347,6 @@ def level(found: Sequence[Point]) -> float | None:
     (curve,) = make_curves(found, "paper.AL", "BLEU")
     scores = [curve.at(x) for x in POOLED_AL]
     return None if None in scores else float(np.mean(scores))
-
-
-def student(free: int) -> float:
-    """The 97.5% quantile of Student's t, from the normal one (good from 10 degrees on)."""
-    z = NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / 4 / free + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / free**2
 
 
 def in_the_paper() -> dict[str, str]:
@@ -383,9 +382,13 @@ def main() -> None:
     if not mine.is_dir():
         sys.exit(f"no folder {mine}: make.py --results makes one")
     MINE.append(mine)
-    for name, figure in claims().items():
-        if figure != published.get(name):
-            print(f"{name:50} {figure:40} published: {published.get(name, 'nothing')}")
+    own = claims()
+    changed = [name for name in own | published if own.get(name) != published.get(name)]
+    for name in changed:
+        figures = (found.get(name, "nothing") for found in (own, published))
+        print("{:50} {:40} published: {}".format(name, *figures))
+    if not changed:
+        print(f"no figure differs: no run in {mine} is complete, or all are the same")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def pictures_of_changes(curves: dict[str, Curve]) -> dict[str, Output]:
 
 def is_shown(curve: Curve) -> bool:
     """Curves of several latencies by a system's own policy."""
-    other = re.search("-by-(wait-k|catch-up)|-streamed-", curve.name)
+    other = re.search("-by-(wait-k|catch-up|threshold)|-at-rate-|-streamed-", curve.name)
     return len(curve.points) > 1 and not other
 
 

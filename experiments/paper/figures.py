@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,19 @@ from waitinfo.evaluation.points import Point, read_points, select
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 MINE: list[Path] = []  # a folder whose runs take the place of published ones, if there is one
 NO_LATENCY = "no common latency"
-STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # 97.5% quantile by number of seeds
+STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}  # 97.5% quantile by degrees of freedom
 
 
 def signed(value: float, digits: int = 1) -> str:
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text if float(text[1:]) else text[1:]  # zero has no sign
+
+
+def student(free: int) -> float:
+    """The 97.5% quantile of Student's t; of more degrees of freedom from the normal one."""
+    z = NormalDist().inv_cdf(0.975)
+    from_normal = z + (z**3 + z) / 4 / free + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / free**2
+    return STUDENT.get(free, from_normal)
 
 
 def with_seeds(values: Sequence[float]) -> str:
@@ -30,8 +38,16 @@ def with_seeds(values: Sequence[float]) -> str:
         return f"{signed(values[0])} (one seed)"
     if len(values) == 2:
         return f"{signed(mean(values))} ({' and '.join(map(signed, values))})"
-    half = STUDENT[len(values)] * stdev(values) / len(values) ** 0.5
+    half = student(len(values) - 1) * stdev(values) / len(values) ** 0.5
     return f"{signed(mean(values))} ± {half:.1f} ({len(values)} seeds)"
+
+
+def run_of(point: Point) -> tuple[str, Any]:
+    return point["run"], point["seed"]
+
+
+def part_of(point: Point) -> tuple[Any, ...]:
+    return point["set"], point["name"], point["k"]
 
 
 def points(experiment: str, *where: str) -> list[Point]:
@@ -40,8 +56,10 @@ def points(experiment: str, *where: str) -> list[Point]:
     for folder in (RESULTS, *MINE):
         path = folder / experiment / "points.jsonl"
         new = read_points([path]) if path.exists() else []
-        again = {(point["run"], point["seed"]) for point in new}
-        found = [*(p for p in found if (p["run"], p["seed"]) not in again), *new]
+        for run in {run_of(point) for point in new}:
+            before, after = ([p for p in points if run_of(p) == run] for points in (found, new))
+            if {part_of(p) for p in before} <= {part_of(p) for p in after}:  # else incomplete
+                found = [*(p for p in found if run_of(p) != run), *after]
     return select(found, where) if found else []
 
 
@@ -57,7 +75,7 @@ def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") ->
 
 def full_sentence(found: Sequence[Point], first: str, second: str) -> str:
     scores = {(p["name"], p["seed"]): p["quality"]["BLEU"] for p in found}
-    seeds = sorted({seed for name, seed in scores if name == first})
+    seeds = sorted(seed for name, seed in scores if name == first and (second, seed) in scores)
     return with_seeds([scores[first, seed] - scores[second, seed] for seed in seeds])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,76 +10,101 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import CrossAttention
+from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.bundled import find_model
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.folder import read_config, resolve_model
 from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
+from waitinfo.text.languages import Languages
+from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.training.config import RunConfig
 
 # Of the model. The first two have no weights; a write head can be left out or begin untrained.
 SWITCHES = ("info_self_attention", "info_cross_attention", "write_head")
-SIDES = ("source_info", "target_info")
+SIDES = {"source": "source_info", "target": "target_info"}
 
 
 def build_model(run: RunConfig, corpus: Corpus, device: torch.device) -> Transformer:
     """The model that the run's seed decides, or the one it starts from."""
     torch.manual_seed(run.training.seed)
     model = Transformer(run.model_config(corpus)).to(device)
-    if (start := starting_model(run)) is not None:
+    if (start := starting_model(run, corpus)) is not None:
         take_weights(model, corpus, start)
     else:
         fit_token_info(model, corpus)
     return model
 
 
-def starting_model(run: RunConfig) -> Path | None:
-    """The model whose weights a run begins with: a folder, or the name of a bundled one."""
+def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
+    """The model whose weights a run begins with: a folder, or the name of a bundled one.
+
+    Its shape and vocabulary must be the run's. It may be one of another system: what the run's
+    system does not use is left out, and what that system alone has begins untrained.
+    """
     if not run.training.start_from:
         return None
     try:
-        return find_model(Path(run.training.start_from).expanduser())
+        folder = resolve_model(find_model(Path(run.training.start_from).expanduser()))
+        config = read_config(folder)
+        old = asdict(from_mapping(ModelConfig, config["model"], "model"))
+        vocabulary = Vocabulary.load(folder)
+        languages = Languages.read(config, folder)
     except WaitinfoError as error:
         raise WaitinfoError(f"training.start_from {error}") from None
-
-
-def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
-    """Begin with the weights of a model of the same shape and vocabulary.
-
-    It may be one of another system: what the new model has no use for is left out, and what only
-    the new model has begins untrained.
-    """
-    given = load_model(folder, "cpu")
-    old, new = asdict(given.model.config), asdict(model.config)
-    for name, value in new.items():
-        if old[name] != value and not can_begin_as(name, old[name], value):
-            raise WaitinfoError(
-                f"training.start_from {folder}: its model.{name} is {old[name]}, not {value}"
-            )
-    theirs, ours = given.vocabulary, corpus.vocabulary
-    if (theirs.source.model, theirs.target.model) != (ours.source.model, ours.target.model):
+    new = asdict(run.model_config(corpus))
+    if (name := obstacle(old, new)) is not None:
+        raise WaitinfoError(
+            f"training.start_from {folder}: its model.{name} is {old[name]}, not {new[name]}"
+        )
+    ours = corpus.vocabulary
+    if (vocabulary.source.model, vocabulary.target.model) != (ours.source.model, ours.target.model):
         raise WaitinfoError(
             f"training.start_from {folder}: its vocabulary is not the corpus's; prepare the corpus "
             f"with --vocab-from {folder}"
         )
-    weights, wanted = given.model.weights(), model.weights()
-    if old["cross_attention"] != new["cross_attention"]:
+    for side in SIDES:
+        its, known = getattr(languages, side), getattr(corpus.languages, side)
+        if its and known and its != known:
+            raise WaitinfoError(
+                f"training.start_from {folder}: its {side} language is {its}, not {known}"
+            )
+    return folder
+
+
+def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """The setting that keeps a model from going on as another one, if there is any."""
+    learned = new["info"] == "attention"
+    may_differ = {*SWITCHES, *(name for name in new if "dropout" in name)}
+    may_differ |= {name for name in SIDES.values() if not learned or new[name] == "one"}
+    if not learned:
+        may_differ.add("info")
+    if not learned or new["source_info"] == "one":
+        may_differ.add("info_from")
+    if CROSS_ATTENTIONS[old["cross_attention"]].key_vectors == 1:  # as plain attention has
+        may_differ.add("cross_attention")
+    return next((name for name in new if old[name] != new[name] and name not in may_differ), None)
+
+
+def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
+    """Begin with the weights of a model that `starting_model` found fit."""
+    given = load_model(folder, "cpu").model
+    weights, wanted = given.weights(), model.weights()
+    if given.config.cross_attention != model.config.cross_attention:
         weights |= attentions_from_plain(model, weights)
+    for name in wanted.keys() & weights.keys():
+        if wanted[name].shape != weights[name].shape:
+            raise WaitinfoError(
+                f"training.start_from {folder}: {model.config.cross_attention} attention cannot "
+                f"begin with {name} of shape {list(weights[name].shape)}; see its from_plain"
+            )
     model.load_weights(wanted | {name: weights[name] for name in wanted if name in weights})
-    if old["info"] != new["info"]:
-        fit_token_info(model, corpus)
-
-
-def can_begin_as(setting: str, old: Any, new: Any) -> bool:
-    """Whether a model with the old value of a setting can go on as one with the new value."""
-    if setting in SIDES:
-        return new == "one"
-    if setting == "info":
-        return new != "attention"  # that is learned
-    if setting == "cross_attention":
-        return old == CrossAttention.name
-    return setting in SWITCHES or "dropout" in setting
+    new = {name.partition(".")[0] for name in wanted.keys() - weights.keys()}
+    changed = given.config.info != model.config.info
+    fit_token_info(model, corpus, [side for side in SIDES if changed or SIDES[side] in new])
 
 
 def attentions_from_plain(model: Transformer, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -96,11 +122,11 @@ def attentions_from_plain(model: Transformer, weights: dict[str, Tensor]) -> dic
     return made
 
 
-def fit_token_info(model: Transformer, corpus: Corpus) -> None:
+def fit_token_info(model: Transformer, corpus: Corpus, sides: Iterable[str] = SIDES) -> None:
     """Give heuristic info its statistics: totals of both sides equal, and 1 on average."""
     entry = corpus.manifest["splits"]["train"]
     mean_length = (entry["source_tokens"] + entry["target_tokens"]) / 2
-    for info, side in ((model.source_info, "source"), (model.target_info, "target")):
-        if info is not None:
+    for side in sides:
+        if (info := getattr(model, SIDES[side])) is not None:
             counts = torch.from_numpy(corpus.token_counts(side)).to(model.device)
             info.fit(counts, mean_length / max(1, entry[f"{side}_tokens"]))

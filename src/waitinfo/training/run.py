@@ -42,8 +42,9 @@ def begin_run(
     values, recorded = full_settings(values, out, resume)
     run = RunConfig.from_values(values)
     check_dial(run.system, run.training.validate_k)
-    starting_model(run)  # fails if there is none
     corpus = Corpus(run.data)
+    if recorded is None:
+        starting_model(run, corpus)  # fails if it cannot start from it
     chosen = resumed_choices(recorded) if recorded else fit_settings(values, run, corpus, processes)
     run = RunConfig.from_values(values, chosen)
     record = {
