@@ -69,7 +69,8 @@ CHANGES = {
     "multipath": "multipath",
 }
 OURS, THEIRS = ("wait-info-allow", "multipath-allow"), ("authors-wait-info", "authors-multipath")
-CONTINUED_PARTS = ("source-info-one", "target-info-one", "plain-attentions")
+CONTINUED_PARTS = ("wait-info", "source-info-one", "target-info-one", "plain-attentions",
+                   "source-info-one-at-rate-1.06", "target-info-one-at-rate-1.06")  # fmt: skip
 OWN_PATHS = (("multipath", "wait-info-by-wait-k"),  # continued along the paths, and not
              ("multipath-catch-up-of-6", "wait-info-by-catch-up-of-6"))  # fmt: skip
 CONTINUED_AL = (3, 4, 5, 6)
@@ -179,13 +180,13 @@ def continued(found: Sequence[Point]) -> dict[str, str]:
         if name != "wait-info" and (figure := gap(found, name, "wait-info")) != NO_LATENCY
     }
     made |= full_sentences(found, "continued")
-    for name in CONTINUED_PARTS if found else ():
+    for name in (name for name in CONTINUED_PARTS if name in names):
         ratio = field([p for p in found if p["k"] == 5], name, "info_ratio")
-        made |= {
-            f"continued, {name}, info ratio at K = 5": ratio,
-            f"continued, {name} less wait-info, by DAL": gap(found, name, "wait-info", "paper.DAL"),
-            f"continued, {name} less multipath": gap(found, name, "multipath"),
-        }
+        made[f"continued, {name}, info ratio at K = 5"] = ratio
+        made[f"continued, {name} less multipath"] = gap(found, name, "multipath")
+        if name != "wait-info":
+            by_dal = gap(found, name, "wait-info", "paper.DAL")
+            made[f"continued, {name} less wait-info, by DAL"] = by_dal
     curves = {c.name: c for c in make_curves(found, "paper.AL", "BLEU")}  # means of the seeds
     for one, other in OWN_PATHS if found else ():
         gaps = (np.subtract(curves[one].at(x), curves[other].at(x)) for x in CONTINUED_AL)

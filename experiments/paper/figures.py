@@ -56,7 +56,7 @@ def points(experiment: str, *where: str) -> list[Point]:
     for folder in (RESULTS, *MINE):
         path = folder / experiment / "points.jsonl"
         new = read_points([path]) if path.exists() else []
-        for run in {run_of(point) for point in new}:
+        for run in dict.fromkeys(map(run_of, new)):
             before, after = ([p for p in points if run_of(p) == run] for points in (found, new))
             if {part_of(p) for p in before} <= {part_of(p) for p in after}:  # else incomplete
                 found = [*(p for p in found if run_of(p) != run), *after]
