@@ -57,6 +57,7 @@ AHEAD = (  # wait-info with switches, and multipath trained in the same way
 CHANGES = {
     "plain-self-attention": "without info in self-attention",
     "plain-cross-attention": "without info in cross-attention",
+    "plain-attentions": "without info in both attentions",
     "source-info-one": "source info 1",
     "target-info-one": "target info 1",
     "zeta-source": "zeta of the source",

@@ -30,8 +30,8 @@ from waitinfo.evaluation.points import Point, read_points, select
 
 SEED_AL = range(3, 9)
 CHANGES = {  # pictures of the ablations: what is changed in wait-info
-    "parts": ("plain-self-attention", "plain-cross-attention", "source-info-one",
-              "target-info-one"),
+    "parts": ("plain-self-attention", "plain-cross-attention", "plain-attentions",
+              "source-info-one", "target-info-one"),
     "information": ("info-by-frequency", "info-by-norm"),
     "total-info": ("zeta-source", "zeta-target", "no-sum-loss", "lambda-1"),
 }  # fmt: skip
