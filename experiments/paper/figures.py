@@ -15,7 +15,8 @@ from waitinfo.evaluation.points import Point, read_points, select
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 MINE: list[Path] = []  # a folder whose runs take the place of published ones, if there is one
 NO_LATENCY = "no common latency"
-STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}  # 97.5% quantile by degrees of freedom
+# 97.5% quantiles of Student's t by degrees of freedom.
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}
 
 
 def signed(value: float, digits: int = 1) -> str:
