@@ -11,5 +11,4 @@ class Full(System):
     name = "full"
     summary = "waits for the whole sentence; bidirectional encoder, supports beam search"
     simultaneous = False
-    confidences = ("none",)
     model_defaults = MappingProxyType({"encoder": "bidirectional"})
