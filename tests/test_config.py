@@ -14,7 +14,7 @@ from waitinfo.config import apply_settings, from_mapping
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems import SYSTEMS, LossContext, build_system, check_dial
-from waitinfo.systems.multipath import MultipathOptions
+from waitinfo.systems.wait_k import MultipathOptions
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig, TrainingConfig
 

@@ -12,7 +12,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.bundled import bundled_models
 
 if TYPE_CHECKING:
-    from waitinfo.serving.plan import Plan
+    from waitinfo.serving.hub import Plan
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -43,7 +43,7 @@ def run(request: Request) -> None:
     _check(request)
     try:
         from waitinfo.serving import guards, logs, server
-        from waitinfo.serving.plan import Plan
+        from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
     except ImportError as error:
         raise WaitinfoError(

@@ -76,9 +76,9 @@ class Registry(Mapping[str, "type[System]"]):
 
 SYSTEMS = Registry(
     {
-        "full": ".full:Full",
+        "full": ".wait_k:Full",
         "wait-k": ".wait_k:WaitK",
-        "multipath": ".multipath:Multipath",
+        "multipath": ".wait_k:Multipath",
         "adaptive-wait-k": ".adaptive_wait_k:AdaptiveWaitK",
         "moe-wait-k": ".moe_wait_k:MoEWaitK",
         "mma": ".mma:MMA",
