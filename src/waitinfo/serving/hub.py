@@ -45,6 +45,7 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
+        self.reading = asyncio.Lock()  # of whoever works on a large request
         self.draining = False
         self._connections: set[Stoppable] = set()
 
