@@ -95,6 +95,7 @@ def test_help_shows_examples() -> None:
     for verb in ("prepare", "train", "translate", "evaluate"):
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
+        assert called(verb, "-h").stdout == done.stdout
 
 
 def test_translation_alone_goes_to_standard_output(run: Path) -> None:
