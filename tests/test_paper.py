@@ -378,9 +378,9 @@ def test_where_differences_lie() -> None:
     load_script("paper/claims")
     span = sys.modules["analysed"].span
     found = [at(3, 0.51, 0.01), at(4, -0.22, 0.3), at(5.5, 0.1, 0.04)]
-    assert span(found, "word.LAAL") == "−0.2 to +0.5, beyond chance at LAAL 3, 5.5"
-    assert span(found[1:2], "paper.AL") == "−0.2, beyond chance nowhere"
-    assert span(found[:1], "paper.AL") == "+0.5, beyond chance at AL 3"
+    assert span(found, "word.LAAL") == "−0.2 to +0.5, significant at LAAL 3, 5.5"
+    assert span(found[1:2], "paper.AL") == "−0.2, significant nowhere"
+    assert span(found[:1], "paper.AL") == "+0.5, significant at AL 3"
 
 
 def test_leads_of_two_analyses_are_over_the_best_of_both() -> None:

@@ -12,7 +12,7 @@ from figures import MINE, RESULTS, signed
 
 MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
 LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
-CHANCE = 0.05  # p-values below it are beyond chance
+SIGNIFICANT = 0.05  # p-values below it
 SOME_AL = (3, 5, 7)  # where catch-up is shown
 
 
@@ -48,13 +48,13 @@ def from_policy() -> dict[str, str]:
 
 
 def span(found: Sequence[dict[str, Any]], latency: str) -> str:
-    """From where to where differences at several latencies lie, and which are beyond chance."""
+    """From where to where differences at several latencies lie, and which are significant."""
     gaps = [at["difference"] for at in found]
-    certain = [f"{at['latency']:g}" for at in found if at["p"] < CHANCE]
+    certain = [f"{at['latency']:g}" for at in found if at["p"] < SIGNIFICANT]
     low, high = signed(min(gaps)), signed(max(gaps))
     shown = low if low == high else f"{low} to {high}"
     name = latency.rpartition(".")[2]
-    return f"{shown}, beyond chance {f'at {name} ' + ', '.join(certain) if certain else 'nowhere'}"
+    return f"{shown}, significant {f'at {name} ' + ', '.join(certain) if certain else 'nowhere'}"
 
 
 def from_analysis(found: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from waitinfo.cli.options import Paths, usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
-    from waitinfo.serving.plan import Plan
+    from waitinfo.serving.hub import Plan
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -80,7 +80,7 @@ def serve(options: Serve) -> None:
     _check(options)
     try:
         from waitinfo.serving import guards, logs, server
-        from waitinfo.serving.plan import Plan
+        from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
     except ImportError as error:
         raise WaitinfoError(

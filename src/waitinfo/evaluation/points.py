@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from waitinfo.config import without_removed
 from waitinfo.errors import WaitinfoError, unknown
 
 FORMAT = 2  # of a point's JSON
@@ -70,23 +71,17 @@ class PointKey:
 
 # Options of every system that older versions did not have: what they did then. Reading points
 # needs no torch, so that the systems' own defaults cannot be asked.
-LATER = {
-    "info_norm": "sentence",
-    "confidence": "none",
-    "confidence_after": 4000,
-    "confidence_power": 0.5,
-    "sentence_power": 0.0,
-}
+LATER = {"info_norm": "sentence"}
 LATER_OF = {"wait-info": {"rate": 1.0, "source_mean": 0.0, "target_mean": 0.0}}  # of one system
 
 
 def complete(point: Point) -> Point:
-    """Add the fields that older versions did not write."""
+    """Add the fields that older versions did not write; leave out unused ones of theirs."""
     name = set_name(point["test"]["source"].get("file", ""))
     settings = {"dtype": "float32", **point["settings"]}
     if isinstance(settings.get("options"), dict):
         own = LATER_OF.get(settings["system"], {})
-        settings["options"] = {**LATER, **own, **settings["options"]}
+        settings["options"] = LATER | own | without_removed(settings["options"], "system")
     return {"run": None, "seed": None, "set": name, **point, "settings": settings}
 
 
