@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection
 
 from tests.serving import (
@@ -244,7 +245,13 @@ def test_captions_are_formatted_once_and_sent_at_once() -> None:
 
     asyncio.run(run())
     assert len(sent) == 1_000 and len({id(caption) for caption in sent}) == 1
-    assert json.loads(sent[0].frame[2:])["words"][0]["word"] == "x"
+
+
+@pytest.mark.parametrize("size", [0, 60, 125, 126, 65_535, 65_536])
+def test_frames_are_those_of_websockets(size: int) -> None:
+    found = Caption([])
+    found.text = "x" * size
+    assert found.frame == Frame(Opcode.TEXT, found.text.encode()).serialize(mask=False)
 
 
 def test_a_slow_watcher_gets_the_last_words_once_it_reads() -> None:

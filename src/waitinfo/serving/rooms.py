@@ -14,13 +14,12 @@ import hmac
 import json
 import re
 import secrets
+import struct
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
-
-from websockets.frames import Frame, Opcode
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
@@ -47,8 +46,14 @@ class Caption:
 
     @cached_property
     def frame(self) -> bytes:
-        """As a WebSocket has it."""
-        return Frame(Opcode.TEXT, self.text.encode()).serialize(mask=False)
+        """As a WebSocket has it: a whole text, without a mask."""
+        data = self.text.encode()
+        size = len(data)
+        if size < 126:
+            return struct.pack("!BB", 0x81, size) + data
+        if size < 1 << 16:
+            return struct.pack("!BBH", 0x81, 126, size) + data
+        return struct.pack("!BBQ", 0x81, 127, size) + data
 
 
 class Watcher:
