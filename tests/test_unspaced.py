@@ -21,6 +21,7 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
+from waitinfo.text import pieces
 from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
@@ -45,6 +46,16 @@ def tokenizer() -> Tokenizer:
 
 
 # Reading
+
+
+def test_marks_without_end_are_looked_at_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(pieces, "settled", lambda text: looked.append(len(text)) or settled(text))
+    word = GrowingWord(tokenizer)
+    assert word.add("日" + "\u0301\u0316" * 2_000)[:1] == tokenizer.encode("日")[:1]
+    assert sum(looked) <= 3
 
 
 def test_scripts() -> None:

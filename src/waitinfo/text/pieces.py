@@ -14,6 +14,8 @@ token may begin.
 
 from __future__ import annotations
 
+import unicodedata
+
 from waitinfo.text.files import normalise
 from waitinfo.text.scripts import settled
 from waitinfo.text.tokenizer import SPACE, Tokenizer
@@ -35,6 +37,9 @@ class GrowingWord:
         """Tokens that have become certain, in order."""
         found: list[int] = []
         for letter in letters:  # one by one, so that nothing depends on how they arrive
+            if self._waiting and unicodedata.combining(letter):
+                self._waiting += letter  # it joins with all that waits
+                continue
             self._waiting += letter
             end = settled(self._waiting)
             if end:
