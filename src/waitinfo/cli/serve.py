@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(kw_only=True)
-class Serve:
+class Serve(SystemChoice):
     """Options of `serve`."""
 
     models: Annotated[
@@ -87,6 +87,7 @@ def serve(options: Serve) -> None:
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
     from waitinfo.cli.display import note
+    from waitinfo.config import system_options
     from waitinfo.model.bundled import bundled_models
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
@@ -103,6 +104,9 @@ def serve(options: Serve) -> None:
         compare=options.compare,
         device=options.device,
         dtype=options.dtype,
+        system=options.system,
+        options=system_options(options.settings),
+        plugins=tuple(path.absolute() for path in options.plugins),
         keys=keys,
         settings=settings,
     )

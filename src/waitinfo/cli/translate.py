@@ -165,6 +165,7 @@ def _on_server(options: Translate, url: str, segmentation: Segmentation) -> None
     local = {
         "--system": options.system,
         "--set": options.settings,
+        "--plugin": options.plugins,
         "--beam": options.beam > 1,
         "--ending": options.ending != "guard",
     }
