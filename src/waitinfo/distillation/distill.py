@@ -2,8 +2,9 @@
 
 There are three steps, in a folder beside the output. The first draws what is translated and writes
 these sources to a file. The second translates it (`translation.file_translation`): it is the long
-one, which resumes where it was interrupted and is shared by the processes of torchrun. The third chooses
-and filters the translations and writes the mixture, which gets its final name when it is complete.
+one, which resumes where it was interrupted and is shared by the processes of torchrun. The third
+chooses and filters the translations and writes the mixture, which gets its final name when it is
+complete.
 """
 
 from __future__ import annotations
