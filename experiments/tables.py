@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.pictures import figures
+from waitinfo.analysis.analyses import figures
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
 from waitinfo.evaluation.plot import draw, save_figure
 from waitinfo.evaluation.points import Point

@@ -15,7 +15,7 @@ import torch
 
 from tests.commands import Done, called
 from tests.oracle import literal_path
-from waitinfo.analysis.recording import Forced, Weights, decode_given
+from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
 from waitinfo.evaluation.evaluate import Evaluation
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model

@@ -24,7 +24,7 @@ from tables import (
     score,
     table,
 )
-from waitinfo.analysis.run import ANALYSES
+from waitinfo.analysis.analyses import ANALYSES
 from waitinfo.evaluation.curves import Curve, value
 from waitinfo.evaluation.points import Point, read_points, select
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from waitinfo.analysis.infos import PairInfo, pair_infos
+from waitinfo.analysis.forced_decoding import PairInfo, pair_infos
 from waitinfo.analysis.summaries import Numbers, mean_of_known, titled
 from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
