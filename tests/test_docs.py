@@ -19,8 +19,8 @@ import typer
 
 from waitinfo.cli.app import expand_lists
 from waitinfo.cli.commands import app
-from waitinfo.model.bundled import bundled_models, find_model
 from waitinfo.systems import System
+from waitinfo.trained.folder import bundled_models, find_model
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages whose Python is run; commands and links are checked in all pages.

@@ -19,9 +19,9 @@ from torch.distributed import HashStore
 from tests.streams import toy_model
 from tests.test_translation import lines_of_text
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Silent
 from waitinfo.streaming.translator import Translator
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation import files
 from waitinfo.translation.decoding import SentenceDecoder
 from waitinfo.translation.files import LineReader, survey, translate_file

@@ -22,9 +22,9 @@ from waitinfo.evaluation.evaluate import Evaluation, TestSet
 from waitinfo.evaluation.latency import METRICS, PROFILES
 from waitinfo.evaluation.plot import pyplot
 from waitinfo.evaluation.quality import check_installed
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
 from waitinfo.systems import System, check_dial
+from waitinfo.trained.saving import LoadedModel
 
 STORE = "translations"
 DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)

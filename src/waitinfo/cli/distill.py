@@ -19,11 +19,11 @@ from waitinfo.distillation.distill import (
 from waitinfo.distillation.filters import Filters
 from waitinfo.distillation.mixing import Data, parse_mix
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.folder import read_config
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Silent
 from waitinfo.streaming.lag import Dials
 from waitinfo.text.languages import Languages
+from waitinfo.trained.folder import read_config
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.processes import Processes
 

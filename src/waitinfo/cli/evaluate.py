@@ -34,13 +34,13 @@ from waitinfo.evaluation.quality import (
     comet,
     load_comet,
 )
-from waitinfo.model.calibration import FILE as CALIBRATION
-from waitinfo.model.calibration import write_calibration
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import check_dial
+from waitinfo.trained.calibration import FILE as CALIBRATION
+from waitinfo.trained.calibration import write_calibration
+from waitinfo.trained.saving import LoadedModel
 
 BLOCK = "25"  # lines of a document where --documents does not say
 

@@ -10,9 +10,9 @@ import torch
 
 from waitinfo.config import system_options
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.systems import System
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 
 def load(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
 
 Paths = list[Path]
@@ -143,7 +143,7 @@ def prepare(
 
 def _corpus_or_model(path: Path) -> Path:
     """A folder with a vocabulary, or a bundled model by its name."""
-    from waitinfo.model.bundled import bundled_models
+    from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
     if path.exists():

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from waitinfo.cli.display import note
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import DEFAULT, bundled_models, find_model
+from waitinfo.trained.folder import DEFAULT, bundled_models, find_model
 
 
 def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
@@ -52,9 +52,9 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.model.calibration import FILE as CALIBRATION
-    from waitinfo.model.measuring import measure_inputs
-    from waitinfo.model.saving import load_model, save_model
+    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.trained.calibration import FILE as CALIBRATION
+    from waitinfo.trained.saving import load_model, save_model
 
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from waitinfo.cli.display import note
 from waitinfo.cli.loading import usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import bundled_models
+from waitinfo.trained.folder import bundled_models
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan

@@ -11,8 +11,8 @@ from waitinfo.evaluation.conditions import Condition
 from waitinfo.evaluation.documents import LONG
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
 from waitinfo.evaluation.points import Point
-from waitinfo.model.calibration import Calibration
 from waitinfo.systems import System
+from waitinfo.trained.calibration import Calibration
 
 LEGEND = (
     "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "

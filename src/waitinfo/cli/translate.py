@@ -19,13 +19,13 @@ from waitinfo.cli.display import note
 from waitinfo.cli.loading import check_beam, load, use_threads
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import check_dial
 from waitinfo.text.files import read_lines
 from waitinfo.text.identification import LanguageWarning, LanguageWatch
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.lines import LineTranslator
 from waitinfo.translation.options import TranslationOptions
 

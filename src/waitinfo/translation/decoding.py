@@ -8,8 +8,9 @@ from itertools import islice
 import torch
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.streaming.decoder import Decoder
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.batches import Budget
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.greedy import GreedySearch
@@ -88,7 +89,9 @@ class SentenceDecoder:
         """Whether compiled code does what is asked: the engine's caches need no padding there."""
         options = self.options
         special = options.beam > 1 or options.samples or options.scores or self.others
-        return self.model.native is not None and not special
+        model = self.model
+        native = model.native if isinstance(model, IntegerTransformer) else None
+        return native is not None and not special
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
         """Translate as streams that get all their input at once."""

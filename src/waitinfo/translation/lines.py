@@ -16,10 +16,10 @@ from itertools import islice
 
 import torch
 
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.languages import Languages
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import Batch, SentenceDecoder
 from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.source import SourceText
