@@ -165,6 +165,29 @@ def select(points: Iterable[Point], conditions: Sequence[str]) -> list[Point]:
     return chosen
 
 
+def in_order(points: Sequence[Point], only: str | None) -> list[Point]:
+    """The points of these curves (`wait-info,multipath`), in this order; None for all."""
+    if only is None:
+        return list(points)
+    known = list(dict.fromkeys(point["name"] for point in points))
+    names = only.split(",")
+    for name in names:
+        if name not in known:
+            raise unknown("--only", name, known)
+    chosen = [point for point in points if point["name"] in names]
+    return sorted(chosen, key=lambda point: names.index(point["name"]))
+
+
+def check_one_set(points: Iterable[Point]) -> None:
+    """Raise an error if points belong to several test sets."""
+    sets = sets_of(points)
+    if len(sets) > 1:
+        raise WaitinfoError(
+            "these points belong to different test sets; choose one with --where set=NAME: "
+            + ", ".join(sorted(set(sets.values())))
+        )
+
+
 def _text(point: Point, field: str) -> str:
     """A field's value as typed on the command line."""
     value = (point["settings"] if field in IN_SETTINGS else point).get(field)

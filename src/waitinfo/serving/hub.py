@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin, find_key
 from waitinfo.serving.logs import log
@@ -18,6 +18,7 @@ from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import COMPARED, Models, load_models
 from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
+from waitinfo.systems import load_plugins
 
 
 class Stoppable(Protocol):
@@ -126,6 +127,9 @@ class Plan:
     compare: int = 0  # for each model under each other system
     device: str = "auto"
     dtype: str = "auto"
+    system: str | None = None  # of all models; None: each one's own
+    options: dict[str, Any] = field(default_factory=dict)  # of the system
+    plugins: tuple[Path, ...] = ()
     keys: tuple[KeyLimits, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
@@ -143,7 +147,9 @@ class Plan:
     def build(self) -> Hub:
         """Load the models."""
         metrics = Metrics()
+        load_plugins(self.plugins)
         models = load_models(
-            self.models, metrics, self.streams, self.device, self.dtype, self.compare
-        )
+            self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
+            self.options,
+        )  # fmt: skip
         return Hub(models, self.limits, Keys(self.keys), metrics)
