@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import parsed
 from tests.test_experiments import (
     ROOT,
     check_commands,
     commands_of,
     load_script,
-    parsed,
     runner,
 )
 from waitinfo.config import apply_settings, from_mapping
@@ -39,8 +39,8 @@ def test_every_setting_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = [c for c in commands_of(NAME, monkeypatch) if c[0] == "train"]
     assert len(trained) == len(runner.read_experiment(NAME)["runs"])
     for command in trained:
-        options = parsed(command)
-        values = apply_settings(copy.deepcopy(recipe) | {"data": "corpus"}, options["set_"])
+        options = parsed(*command)
+        values = apply_settings(copy.deepcopy(recipe) | {"data": "corpus"}, options["settings"])
         values["system"]["name"] = options["system"]
         run = RunConfig.from_values(values)
         assert run.training.updates == 3000

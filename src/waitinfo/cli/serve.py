@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +51,14 @@ class Serve(SystemChoice):
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Serve other machines without keys.")
     ] = False
+    watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of 32 random bytes or more that signs tickets for watchers, which then "
+            "outlive a restart [default: made at every start]."
+        ),
+    ] = None
     idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
     drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
@@ -97,7 +105,10 @@ def serve(options: Serve) -> None:
         drain=options.drain,
         origins=tuple(options.origins),
         local=server.is_local(options.host),
+        watchers=options.watchers,
     )
+    if options.secret is not None:
+        settings = replace(settings, secret=guards.read_secret(options.secret))
     plan = Plan(
         models=tuple(options.models or map(Path, bundled_models())),
         streams=options.streams,
@@ -153,5 +164,7 @@ def _check(options: Serve) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
+    if options.watchers < 0:
+        raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
     if not 0 <= options.drain < 1e9:
         raise WaitinfoError(f"--drain {options.drain:g}: must be seconds, 0 or more")
