@@ -24,7 +24,7 @@ from chain import HERE, Chain, Stage, read_chain, settings
 from run import summarise_run
 from summary import boxed
 from waitinfo.evaluation.points import Point, read_file
-from waitinfo.model.folder import fingerprint, read_config, resolve_model
+from waitinfo.trained.folder import fingerprint, read_config, resolve_model
 
 RESULTS = HERE.parent / "results" / "box"
 BOX = HERE.parent / "src" / "waitinfo" / "models"

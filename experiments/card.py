@@ -16,7 +16,7 @@ from typing import Any
 
 from summary import table, word_lag
 from waitinfo.evaluation.points import Point
-from waitinfo.model.folder import read_config
+from waitinfo.trained.folder import read_config
 
 TEXTS = Path(__file__).resolve().parent / "box"
 NAMES = {"de": "German", "en": "English"}

@@ -27,11 +27,10 @@ from pathlib import Path
 
 import summary
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import bundled_models, find_model
-from waitinfo.model.calibration import FILE as CALIBRATION
-from waitinfo.model.folder import CONFIG, fingerprint, read_config
 from waitinfo.text.files import read_lines
 from waitinfo.text.languages import Languages
+from waitinfo.trained.calibration import FILE as CALIBRATION
+from waitinfo.trained.folder import CONFIG, bundled_models, find_model, fingerprint, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 WAITINFO = [sys.executable, "-m", "waitinfo"]

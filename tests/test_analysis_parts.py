@@ -20,10 +20,10 @@ from waitinfo.analysis.summaries import bin_of, describe, quantile_bins
 from waitinfo.analysis.tagger import TAGS, Perceptron, Text, features_of, read_tagged, usual_tags
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model, save_model
 
 SENTENCES = [
     [("the", "DET"), ("house", "NOUN"), ("is", "AUX"), ("old", "ADJ"), (".", "PUNCT")],

@@ -17,7 +17,7 @@ import pytest
 from tests.test_docs import check_command
 from tests.test_experiments import load_script
 from waitinfo.evaluation.points import read_file
-from waitinfo.model.bundled import find_model
+from waitinfo.trained.folder import find_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "experiments"

@@ -15,7 +15,7 @@ from tests.test_experiments import ROOT, load_script
 from tests.test_simuleval import main_quietly
 from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.points import read_file
-from waitinfo.model.saving import LoadedModel
+from waitinfo.trained.saving import LoadedModel
 
 __all__ = ["loaded"]  # a fixture
 summary = load_script("summary")

@@ -25,8 +25,8 @@ from waitinfo.analysis.summaries import (
 from waitinfo.evaluation.plot import plain
 from waitinfo.evaluation.quality import score, sentence_scores
 from waitinfo.evaluation.trace import Units
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
+from waitinfo.trained.saving import LoadedModel
 
 NAME, TITLE = "difficulty", "Sentence length and word order"
 BINS = 4

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
-from waitinfo.model.saving import LoadedModel
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.trained.saving import LoadedModel
 
 BATCH_TOKENS = 8192  # padded
 ATTENTIONS = ("encoder", "decoder", "cross")
