@@ -13,7 +13,7 @@ import pytest
 import sacrebleu
 
 from tests.commands import Done, called
-from tests.test_experiments import ROOT
+from tests.experiment_commands import ROOT
 from waitinfo.analysis.summaries import plain
 from waitinfo.evaluation.quality import from_statistics, score, sentence_statistics
 
