@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from experiments import run as runner
 
-from waitinfo.cli.app import expand_lists
-from waitinfo.cli.commands import app
+from experiments import run as runner
+from tests.commands import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,18 +24,11 @@ def commands_of(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> li
     return [command[3:] for command in found if command[:3] == runner.WAITINFO]
 
 
-def parsed(arguments: list[str]) -> dict[str, Any]:
-    """Options of a command as parsed by the command line; unknown options are errors."""
-    verb, *rest = expand_lists(arguments)
-    commands: Any = typer.main.get_command(app)
-    return commands.commands[verb].make_context(verb, rest).params
-
-
 def check_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of an experiment is one that the command line takes."""
     commands = commands_of(name, monkeypatch)
     assert {command[0] for command in commands} >= {"train", "evaluate"}
     for command in commands:
-        options = parsed(command)
+        options = parsed(*command)
         if command[0] == "train":
-            assert options["config"].exists() and options["set_"]
+            assert options["config"].exists() and options["settings"]

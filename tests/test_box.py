@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from experiments import chain
 from experiments.bundle import __main__ as bundle
 from experiments.bundle import card as cards
 from experiments.pages.tables import RESULTS
-
-from tests.experiment_commands import parsed
+from tests.commands import parsed
 from waitinfo.evaluation.points import read_file
 from waitinfo.model.bundled import find_model
 
@@ -54,7 +54,7 @@ def test_the_commands_exist_and_read_the_right_side(
     called = [line.split(" -m waitinfo ")[1] for line in shown if " -m waitinfo " in line]
     assert {line.split()[0] for line in called} == {"models", "evaluate"}
     for line in called:
-        parsed(shlex.split(line, comments=True))
+        parsed(*shlex.split(line, comments=True))
     scored = [line for line in called if line.startswith("evaluate")]
     for line in scored:
         assert re.search(r"--source \S+\.en --reference \S+\.de ", line)

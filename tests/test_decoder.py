@@ -12,8 +12,8 @@ from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.systems.mma.attention import MonotonicAttention
-from waitinfo.systems.moe_wait_k.attention import ExpertAttention
+from waitinfo.systems.mma import MonotonicAttention
+from waitinfo.systems.moe_wait_k import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.translation.beam import BeamDecoder
 

@@ -26,13 +26,10 @@ from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
 
-CONTEXT = "wait-info-from-context"
-NAMES = [*SYSTEMS, "reject-odd-tokens", CONTEXT]
+NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
 def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
-    if name == CONTEXT:
-        name, changes = "wait-info", {**changes, "info_from": "context"}
     system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from experiments import everyday as script
 
+from experiments import everyday as script
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.everyday import (
     Item,

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from experiments import run as runner
 from experiments.pages.tables import RESULTS, points_of
-
+from tests.commands import parsed
 from tests.conftest import toy_pairs
-from tests.experiment_commands import ROOT, check_commands, commands_of, parsed
+from tests.experiment_commands import ROOT, check_commands, commands_of
 from waitinfo.cli.app import main
 from waitinfo.evaluation.points import read_points
 
@@ -33,10 +34,10 @@ def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.M
     made: set[tuple[Any, ...]] = set()
     for command in commands_of(name, monkeypatch):
         if command[0] == "evaluate":
-            o = parsed(command)
+            o = parsed(*command)
             dials = [float(k) for k in o["k"].split(",")] if o["k"] else [None]
             for k in dials:
-                made.add((o["run_name"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
+                made.add((o["run"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
                           o["label"]))  # fmt: skip
     without_dial = {key[:3] for key in made if key[3] is None}
     for point in points_of(RESULTS, name):
@@ -59,10 +60,10 @@ def test_training_settings_in_results_match_the_experiment(
     trained = [c for c in commands_of("de-en-ablations", monkeypatch) if c[0] == "train"]
     assert len(trained) == len(recorded)
     for command in trained:
-        options = parsed(command)
+        options = parsed(*command)
         settings = recorded[re.sub(r"-1$", "", options["out"].name)]["settings"]
         assert settings["system"]["name"] == options["system"]
-        for given in options["set_"]:
+        for given in options["settings"]:
             path, value = given.split("=")
             section, key = path.split(".")
             assert str(settings[section][key]).lower().removesuffix(".0") == value, given

@@ -17,7 +17,7 @@ from waitinfo.model.attention import SourceView
 from waitinfo.model.info import cross_bias
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.gma.attention import GaussianAttention, log_prior, needed_tokens
+from waitinfo.systems.gma import GaussianAttention, log_prior, needed_tokens
 
 HEADS = 3
 

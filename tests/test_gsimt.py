@@ -18,15 +18,20 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.gsimt.lattice import (
+from waitinfo.systems.gsimt import (
+    Actions,
+    poisson_prior,
+    prefix_groups,
+    prior_divergence,
+    send_groups,
+)
+from waitinfo.systems.lattice import (
     NEVER,
     expected_cost,
     forward_scores,
     lattice_points,
     log_marginal,
 )
-from waitinfo.systems.gsimt.prefixes import prefix_groups, send_groups
-from waitinfo.systems.gsimt.system import Actions, poisson_prior, prior_divergence
 from waitinfo.text.special import BOS, EOS, PAD
 
 pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
@@ -214,7 +219,7 @@ def test_loss_equals_one_decoder_call_for_each_prefix(
     tiny_model, monkeypatch, positions: int, smoothing: float
 ) -> None:
     """Loss and gradients are the same with and without packing, groups and recomputation."""
-    monkeypatch.setattr("waitinfo.systems.gsimt.prefixes.LOGITS_AT_ONCE", 40 * 5)
+    monkeypatch.setattr("waitinfo.systems.gsimt.LOGITS_AT_ONCE", 40 * 5)
     options = {"zeta": 2.0, "band": 2, "positions_at_once": positions, "prior_weight": 0.7}
     system = build_system("gsimt", options)
     model = restless(tiny_model(seed=2, write_head=True)).train()

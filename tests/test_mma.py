@@ -21,12 +21,15 @@ from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.mma.attention import expected_alignment, lookback, stop_probability, walk
-from waitinfo.systems.mma.system import (
+from waitinfo.systems.mma import (
     delay_variance,
+    expected_alignment,
     expected_delays,
     expected_lags,
+    lookback,
     slowest_delays,
+    stop_probability,
+    walk,
 )
 from waitinfo.text.special import EOS
 

@@ -20,8 +20,7 @@ from waitinfo.model.saving import load_model
 from waitinfo.model.tensors import read_tensors
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system
-from waitinfo.systems.moe_wait_k.attention import ExpertAttention
-from waitinfo.systems.moe_wait_k.system import spread_lags
+from waitinfo.systems.moe_wait_k import ExpertAttention, spread_lags
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay

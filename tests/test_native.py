@@ -304,7 +304,6 @@ def test_shifted_slots_equal_those_of_torch(both: tuple[Transformer, Transformer
 ROUNDS = [
     ({"info": "attention"}, "wait-k"),
     ({"info": "attention"}, "wait-info"),
-    ({"info": "attention", "info_from": "context"}, "wait-info"),
     ({"info": "attention"}, "adaptive-wait-k"),
     ({"info": "none", "write_head": True}, "gsimt"),
 ]

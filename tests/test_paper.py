@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from experiments.pages import __main__ as drawing
 from experiments.pages import analyses, claims, figures, leads
 from experiments.pages.tables import RESULTS, points_of
 from experiments.paper import make, switched
-
-from tests.experiment_commands import ROOT, check_commands, parsed, runner
+from tests.commands import parsed
+from tests.experiment_commands import ROOT, check_commands, runner
 from tests.test_curves import point
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
@@ -50,7 +51,7 @@ def test_every_stage_of_a_target_exists(target: str, tmp_path: Path) -> None:
         assert set(stage["runs"].split(",")) <= known
     for job in maker.others(stages):
         if job.command[1:4] == ["-m", "waitinfo", "analyse"]:
-            assert parsed(job.command[3:])["out"].is_relative_to(tmp_path)
+            assert parsed(*job.command[3:])["out"].is_relative_to(tmp_path)
         elif job.command[1] != "-m":
             assert Path(job.command[1]).exists()
 

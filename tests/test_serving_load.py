@@ -13,8 +13,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from waitinfo.serving import pace
 from waitinfo.serving.pace import PacedSelector, paced_loop
-from waitinfo.serving.transport import Gathering
-from waitinfo.serving.wire import Deadline, Stalled
+from waitinfo.serving.wire import Deadline, Gathering, Stalled
 
 
 class Recorder:

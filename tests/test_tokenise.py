@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from experiments import tokenise as script
 
 

@@ -1,16 +1,21 @@
-"""What all connections of a server share: models, keys, limits, figures, and the end."""
+"""What all connections of a server share: models, keys, limits, figures, and the end.
+
+Replicas on several machines are made from the same `Plan`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
-from waitinfo.serving.guards import Client, Keys, Refusal, check_origin, find_key
+from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin, find_key
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import Models
+from waitinfo.serving.models import COMPARED, Models, load_models
 from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
 
@@ -110,3 +115,35 @@ class Hub:
         for task in announced:
             task.cancel()
         log("drained", left=len(self._connections))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models, keys and limits, before anything is loaded."""
+
+    models: tuple[Path, ...] = ()  # none: the bundled one
+    streams: int = 32  # for each model
+    compare: int = 0  # for each model under each other system
+    device: str = "auto"
+    dtype: str = "auto"
+    keys: tuple[KeyLimits, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def capacity(self) -> int:
+        """Streams of all models."""
+        return max(1, len(self.models)) * (self.streams + len(COMPARED) * self.compare)
+
+    @property
+    def limits(self) -> Settings:
+        """The settings, with connections for every stream and as many that wait for one."""
+        connections = max(self.settings.connections, 2 * self.capacity)
+        return replace(self.settings, connections=connections)
+
+    def build(self) -> Hub:
+        """Load the models."""
+        metrics = Metrics()
+        models = load_models(
+            self.models, metrics, self.streams, self.device, self.dtype, self.compare
+        )
+        return Hub(models, self.limits, Keys(self.keys), metrics)

@@ -27,7 +27,7 @@ from waitinfo.systems.base import (
     SystemOptions,
     for_arrays,
 )
-from waitinfo.systems.multipath import Multipath
+from waitinfo.systems.wait_k import Multipath
 
 
 @dataclass(frozen=True)

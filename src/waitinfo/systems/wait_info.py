@@ -13,7 +13,7 @@ from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import dial_rows, shortest_prefixes, used_info
 from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
-from waitinfo.systems.drawn_dial import DrawnDialOptions
+from waitinfo.systems.wait_k import DrawnDialOptions
 
 HIGHEST_RATE = 10.0
 

@@ -1,8 +1,13 @@
-"""Wait-k: read k tokens, then alternate WRITE and READ (Eq. 3), with optional catch-up."""
+"""Wait-k: read k tokens, then alternate WRITE and READ (Eq. 3), with optional catch-up.
+
+`full` is its end, where the whole sentence is read first; `multipath` is one model for every k, for
+which training draws a new k for each batch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -18,6 +23,28 @@ from waitinfo.systems.base import (
     SystemOptions,
     for_arrays,
 )
+
+
+@dataclass(frozen=True)
+class DrawnDialOptions(SystemOptions):
+    k_min: int = 1
+    k_max: int = 0  # 0: up to the batch's longest source
+    draws: int = 1  # dials drawn for a batch; its sentences take them in turn
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k_min < 1 or (self.k_max and self.k_max < self.k_min):
+            raise WaitinfoError(
+                f"system.k_min {self.k_min} and k_max {self.k_max}: need 1 <= k_min <= k_max"
+            )
+        if self.draws < 1:
+            raise WaitinfoError(f"system.draws {self.draws}: must be at least 1")
+
+    def draw(self, batch: Batch, context: LossContext) -> DialValue:
+        """Draw dials uniformly from k_min to k_max."""
+        highest = max(self.k_min, self.k_max or batch.longest_source)
+        drawn = tuple(context.draw.randint(self.k_min, highest) for _ in range(self.draws))
+        return drawn[0] if self.draws == 1 else drawn
 
 
 @dataclass(frozen=True)
@@ -72,3 +99,26 @@ class WaitK(System):
     def ready(self, state: PolicyState) -> Tensor:
         needed = lag_path(state.written, state.k, self.options.catch_up)
         return state.complete | (state.read >= needed)
+
+
+@dataclass(frozen=True)
+class MultipathOptions(DrawnDialOptions, WaitKOptions):
+    pass
+
+
+class Multipath(WaitK):
+    name = "multipath"
+    summary = "efficient wait-k: one model for every k, which training draws for each batch"
+    dial = Dial("k", 3, help="tokens the translation lags behind")
+    Options = MultipathOptions
+    options: MultipathOptions
+
+    def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
+        return self.options.draw(batch, context)
+
+
+class Full(System):
+    name = "full"
+    summary = "waits for the whole sentence; bidirectional encoder, supports beam search"
+    simultaneous = False
+    model_defaults = MappingProxyType({"encoder": "bidirectional"})

@@ -13,7 +13,7 @@ from waitinfo.model import kernels
 from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems.mma.attention import MonotonicAttention, expected_alignment, lookback
+from waitinfo.systems.mma import MonotonicAttention, expected_alignment, lookback
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 to TF32

@@ -189,7 +189,7 @@ class BeamDecoder:
     @torch.inference_mode()
     def _hypothesis(self, source: list[int], found: Candidate) -> Hypothesis:
         n = len(source) + 1
-        found_info = self.model.token_infos(torch.tensor([source], device=self.model.device))
+        found_info = self.model.embed_source(torch.tensor([source], device=self.model.device)).info
         info = [] if found_info is None else found_info[0].tolist()
         path = [n] * (len(found.tokens) + found.ended)
         return Hypothesis(found.tokens, path, n, info, [], found.ended)

@@ -1,7 +1,7 @@
 """The recursions of monotonic attention: one pass over memory instead of many.
 
 A program keeps a row of the source in registers and runs along it by scans. Formulas are in
-`systems.mma.attention`. Everything is float32.
+`systems.mma`. Everything is float32.
 """
 
 from __future__ import annotations

@@ -49,13 +49,11 @@ class SourceEncoder:
         self.has_info = model.source_info is not None
         exact = torch.promote_types(model.dtype, torch.float32)
         self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
-        self._from_context = model.config.info_from == "context"
         self._reading: NativeReading | None = None
         if native is not None and self.causal:
             assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
             side = Side(native, model.native_source, self.positions, self.caches, self.memory)
-            known = self.has_info and not self._from_context
-            info = (self.info, slots.received) if known else None
+            info = (self.info, slots.received) if self.has_info else None
             self._reading = NativeReading(side, info, model.config.info_self_attention)
 
     def clear(self, slot: int) -> None:
@@ -162,25 +160,11 @@ class SourceEncoder:
             at += range(start, end)
         embedded = None if reading.embeds else self._embed(tokens, at)
         finite = reading(tokens, rows, at, embedded)
-        if self._from_context:
-            self._receive_context(reading.arrays["x"][: len(rows)], group, starts, ends)
         for slot, end in zip(group, ends, strict=True):
             self.slots.encoded[slot] = end
         if all(finite):
             return []
         return sorted({slot for slot, good in zip(rows, finite, strict=True) if not good})
-
-    @torch.inference_mode()
-    def _receive_context(
-        self, states: Numbers, group: list[int], starts: list[int], ends: list[int]
-    ) -> None:
-        """Info from the states [N, d] that compiled code has made."""
-        info, first = self.model.context_info(torch.from_numpy(states)), 0
-        for slot, start, end in zip(group, starts, ends, strict=True):
-            some = info[first : first + end - start]
-            self.info[slot, start:end] = some
-            self.slots.receive(slot, start, some.double().numpy())
-            first += end - start
 
     @torch.inference_mode()
     def _embed(self, tokens: list[int], at: list[int]) -> tuple[Tensor, Tensor | None]:

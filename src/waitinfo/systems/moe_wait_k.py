@@ -1,4 +1,7 @@
-"""MoE wait-k: the heads of the cross-attention are experts for different lags, mixed by a gate."""
+"""MoE wait-k: heads of the cross-attention are experts for different lags (Zhang and Feng, 2021).
+
+Every head attends to a prefix of its own length, and a gate weights the outputs of the heads.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,90 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.attention import (
+    AttentionReport,
+    CrossAttention,
+    Memory,
+    SourceView,
+    merge_heads,
+    split_heads,
+)
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import Dial, LossContext
-from waitinfo.systems.moe_wait_k.attention import ExpertAttention
-from waitinfo.systems.multipath import Multipath, MultipathOptions
-from waitinfo.systems.wait_k import lag_path
+from waitinfo.systems.wait_k import Multipath, MultipathOptions, lag_path
+
+DIAL_UNIT = 10.0  # k is divided by this, to be of the same order as the gate's other inputs
+
+
+class Gate(nn.Module):
+    """The weight of every expert: H softmax(tanh(W [mass, k/10] + b)).
+
+    Its parameters are initialised to zero, which gives every expert the weight 1. So a model with
+    an untrained gate equals the model with equal weights.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(heads, heads + 1))
+        self.bias = nn.Parameter(torch.zeros(heads))
+
+    def forward(self, mass: Tensor, k: Tensor) -> Tensor:
+        """mass [B, H, T], k [B] -> [B, H, T], in float32 or better, also under autocast."""
+        with torch.autocast(mass.device.type, enabled=False):
+            dial = (k.to(mass.dtype) / DIAL_UNIT)[:, None, None].expand(-1, mass.shape[2], 1)
+            inputs = torch.cat([mass.transpose(1, 2), dial], -1)  # [B, T, H + 1]
+            scores = F.linear(inputs, self.weight.to(mass.dtype), self.bias.to(mass.dtype))
+            gates = len(self.bias) * torch.tanh(scores).softmax(-1)
+        return gates.transpose(1, 2)
+
+
+class ExpertAttention(CrossAttention):
+    """Cross-attention over one prefix per head; reports its gates.
+
+    Without a dial k, which the gate needs, all experts have equal weight.
+    """
+
+    name = "moe"
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        self.gate = Gate(heads)
+
+    def forward(
+        self, x: Tensor, memory: Memory, view: SourceView
+    ) -> tuple[Tensor, AttentionReport | None]:
+        """[B, T, d] -> [B, T, d]."""
+        queries = split_heads(self.queries(x), self.heads)
+        scores = queries @ memory.keys.transpose(-2, -1)  # [B, H, T, S]
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        scores = scores.to(exact) * queries.shape[-1] ** -0.5
+        seen = scores + view.bias
+        weights = F.dropout(seen.softmax(-1), self.dropout, self.training)
+        mixed = weights.to(memory.values.dtype) @ memory.values  # [B, H, T, d/H]
+        if view.k is None:
+            return self.out(merge_heads(mixed)), None
+        gates = self.gate(self._mass(scores, seen, view), view.k)
+        return self.out(merge_heads(mixed * gates[..., None].to(mixed.dtype))), AttentionReport(
+            gates=gates
+        )
+
+    @staticmethod
+    def _mass(scores: Tensor, seen: Tensor, view: SourceView) -> Tensor:
+        """Mean weight of a token in the expert's prefix, if attention covers all tokens read.
+
+        scores [B, H, T, S]; seen [B, H, T, S]: scores with the bias of the experts' prefixes.
+        Returns [B, H, T].
+        """
+        everything = seen if view.read_bias is None else scores + view.read_bias
+        share = (seen.logsumexp(-1) - everything.logsumexp(-1)).exp()
+        visible = view.visible if view.visible.dim() == 3 else view.visible[:, None]
+        return share / visible
+
 
 LONGEST_LAG = 16
 PUBLISHED_LAGS = {8: (1, 3, 5, 7, 9, 11, 13, 15)}  # differs from the even spread

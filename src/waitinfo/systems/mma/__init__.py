@@ -1,5 +1,0 @@
-"""MMA: monotonic multi-head attention."""
-
-from waitinfo.systems.mma.system import MMA
-
-__all__ = ["MMA"]
