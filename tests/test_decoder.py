@@ -15,7 +15,7 @@ from waitinfo.systems import SYSTEMS, System, build_system
 from waitinfo.systems.mma import MonotonicAttention
 from waitinfo.systems.moe_wait_k import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
-from waitinfo.translation.beam import BeamDecoder
+from waitinfo.translation.decoding import BeamDecoder
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import called
+from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import CROSS_ATTENTIONS
+from waitinfo.model.saving import save_model
 from waitinfo.systems import SYSTEMS, build_system, load_plugins
 
 SLOW = """
@@ -95,3 +98,24 @@ def test_installed_packages_offer_systems(tmp_path: Path, monkeypatch: pytest.Mo
         build_system("wrong")
     with pytest.raises(WaitinfoError, match=r"'broken' \(waits:Nothing\): AttributeError: "):
         build_system("broken")
+
+
+def test_commands_know_a_plugin(tmp_path: Path) -> None:
+    """A model that was trained by a plugin's system needs the plugin, unless another decodes it."""
+    file = plugin(tmp_path, SLOW.format(cls="Slow", name="slow"))
+    load_plugins([file])
+    loaded, folder = toy_model(), tmp_path / "model"
+    weights = loaded.model.weights()
+    save_model(folder, loaded.model, weights, build_system("slow", {"k": 1}), loaded.vocabulary)
+    del SYSTEMS._classes["slow"]
+    SYSTEMS._names.remove("slow")
+
+    call = "translate", "--model", folder, "ba be bi bo bu da de"
+    refused = called(*call)
+    assert refused.returncode == 2 and "unknown system 'slow'" in refused.stderr
+    assert "--plugin FILE.py" in refused.stderr
+    done = called(*call, "--plugin", file)
+    assert done.returncode == 0 and done.stdout.strip()
+    other = called(*call, "--system", "wait-k", "--set", "k=1")
+    assert other.returncode == 0, "no plugin is needed to decode it by another system"
+    assert called(*call, "--system", "wait-k", "--set", "k=1", "--plugin", file) == other

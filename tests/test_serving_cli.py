@@ -74,6 +74,8 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
         ("--keys missing.toml", "cannot be read"), ("--idle 0", "seconds, 1 or more"),
         ("--drain -1", "seconds, 0 or more"),
+        ("--watchers -1", "0 or more"),
+        ("--secret nowhere", "cannot be read"),
         ("--host 203.0.113.1 --open", "cannot be used"), ("--compare -1", "must be 0 or more"),
     ],
 )  # fmt: skip

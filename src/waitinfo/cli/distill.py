@@ -15,7 +15,7 @@ from waitinfo.errors import unknown
 if TYPE_CHECKING:
     from waitinfo.distillation.distill import Report
     from waitinfo.model.saving import LoadedModel
-    from waitinfo.translation.options import TranslationOptions
+    from waitinfo.translation.decoding import TranslationOptions
 
 BEAM = 5  # of full-sentence teachers
 
@@ -91,7 +91,7 @@ def distill(options: Distill) -> None:
     from waitinfo.distillation.mixing import Data, parse_mix
     from waitinfo.progress import Silent
     from waitinfo.text.languages import Languages
-    from waitinfo.translation.processes import Processes
+    from waitinfo.translation.sharing import Processes
 
     options.check_dial()
     if options.choose not in CHOICES:
@@ -140,7 +140,7 @@ def _untrained(loaded: LoadedModel) -> bool:
 
 def _translation(options: Distill, teacher: LoadedModel) -> TranslationOptions:
     """How the teacher translates: with a beam, by sampling, or simultaneously."""
-    from waitinfo.translation.options import TranslationOptions
+    from waitinfo.translation.decoding import TranslationOptions
 
     sampled, simultaneous = options.temperature > 0, teacher.system.simultaneous
     beam = options.beam or (1 if sampled or simultaneous else BEAM)

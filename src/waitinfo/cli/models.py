@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from waitinfo.cli.options import PluginOptions
 from waitinfo.errors import WaitinfoError, unknown
 
 
 @dataclass(kw_only=True)
-class Models:
+class Models(PluginOptions):
     """Options of `models`."""
 
     name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None
@@ -38,6 +39,7 @@ def models(options: Models) -> None:
         waitinfo models --pack run --out my-model --dtype int8
     """
     if options.pack is not None:
+        options.load_plugins()
         _pack(options.pack, options.out, options.dtype)
     elif options.out is not None:
         raise WaitinfoError("--out: only with --pack")

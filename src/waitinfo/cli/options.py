@@ -44,8 +44,23 @@ class ComputeOptions:
 
 
 @dataclass(kw_only=True)
-class DecodingOptions(ComputeOptions):
-    """How models are decoded."""
+class PluginOptions:
+    """Systems that are not part of this package."""
+
+    plugins: Annotated[
+        Paths, typer.Option("--plugin", help="A Python file that defines systems; may be repeated.")
+    ] = field(default_factory=list)
+
+    def load_plugins(self) -> None:
+        """Make their systems known by name."""
+        from waitinfo.systems import load_plugins
+
+        load_plugins(self.plugins)
+
+
+@dataclass(kw_only=True)
+class SystemChoice(PluginOptions):
+    """The system that decides when to write."""
 
     system: Annotated[
         str | None,
@@ -56,12 +71,18 @@ class DecodingOptions(ComputeOptions):
         typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
     ] = field(default_factory=list)
 
+
+@dataclass(kw_only=True)
+class DecodingOptions(ComputeOptions, SystemChoice):
+    """How models are decoded."""
+
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
         from waitinfo.config import system_options
         from waitinfo.model.bundled import find_model
         from waitinfo.model.saving import load_model
 
+        self.load_plugins()
         options = system_options(self.settings)
         return load_model(find_model(path), self.device, self.dtype, self.system, options)
 

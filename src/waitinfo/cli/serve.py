@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(kw_only=True)
-class Serve:
+class Serve(SystemChoice):
     """Options of `serve`."""
 
     models: Annotated[
@@ -51,6 +51,14 @@ class Serve:
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Serve other machines without keys.")
     ] = False
+    watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of 32 random bytes or more that signs tickets for watchers, which then "
+            "outlive a restart [default: made at every start]."
+        ),
+    ] = None
     idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
     drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
@@ -87,6 +95,7 @@ def serve(options: Serve) -> None:
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
     from waitinfo.cli.display import note
+    from waitinfo.config import system_options
     from waitinfo.model.bundled import bundled_models
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
@@ -96,13 +105,19 @@ def serve(options: Serve) -> None:
         drain=options.drain,
         origins=tuple(options.origins),
         local=server.is_local(options.host),
+        watchers=options.watchers,
     )
+    if options.secret is not None:
+        settings = replace(settings, secret=guards.read_secret(options.secret))
     plan = Plan(
         models=tuple(options.models or map(Path, bundled_models())),
         streams=options.streams,
         compare=options.compare,
         device=options.device,
         dtype=options.dtype,
+        system=options.system,
+        options=system_options(options.settings),
+        plugins=tuple(path.absolute() for path in options.plugins),
         keys=keys,
         settings=settings,
     )
@@ -149,5 +164,7 @@ def _check(options: Serve) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
+    if options.watchers < 0:
+        raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
     if not 0 <= options.drain < 1e9:
         raise WaitinfoError(f"--drain {options.drain:g}: must be seconds, 0 or more")

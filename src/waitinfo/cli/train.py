@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waitinfo.cli.options import listed
+from waitinfo.cli.options import PluginOptions, listed
 from waitinfo.model.sizes import SIZES
 from waitinfo.systems import SYSTEMS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train:
+class Train(PluginOptions):
     """Options of `train`."""
 
     out: Annotated[Path, typer.Option(help="Folder of the run.")]
@@ -71,6 +71,7 @@ def train(options: Train) -> None:
     from waitinfo.config import apply_settings, read_toml
     from waitinfo.training.run import merge
 
+    options.load_plugins()
     flags: dict[str, Any] = {
         "data": None if options.data is None else str(options.data.absolute()),
         "size": options.size,

@@ -333,14 +333,18 @@ class Transformer(nn.Module):
         k: Tensor | None = None,
         read: Tensor | None = None,
         states: list[Tensor] | None = None,
+        weigh: bool = False,
     ) -> Decoded:
         """Decode the next tokens [R, T] of some rows, each row at its own position.
 
         states: [R, H] for each layer, the state of its cross-attention after the previous position.
+        weigh: plain cross-attention reports its weights.
         """
         aware = target.info if self.config.info_self_attention else None
         view = SelfView(self_bias(position.at, position.keys, aware), position)
         source = self._source_view(target, encoded, visible, k, read, True)
+        if weigh:
+            source = replace(source, weigh=True)
         return self._decode(target, view, encoded, source, caches, states)
 
     def _decode(
