@@ -22,16 +22,15 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate
 from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.partial import Partial
 from waitinfo.model import Transformer
-from waitinfo.model.config import ModelConfig
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import LoadedModel, load_model, save_model
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES, ModelConfig
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.systems import PolicyState, build_system
 from waitinfo.systems.wait_info import WaitInfo
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import LoadedModel, load_model, save_model
 
 PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 

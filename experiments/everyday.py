@@ -21,10 +21,10 @@ from pathlib import Path
 
 from experiments.pages.tables import put_into
 from waitinfo.evaluation.everyday import Item, Verdict, judge_all, read_set, summary
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.lag import Dials
 from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import translations
 

@@ -28,11 +28,10 @@ from pathlib import Path
 from experiments.pages.bundled import WINDOWS, spoken
 from experiments.pages.tables import RESULTS, ROOT, write
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import bundled_models, find_model
-from waitinfo.model.calibration import FILE as CALIBRATION
-from waitinfo.model.folder import CONFIG, fingerprint, read_config
 from waitinfo.text.files import read_lines
 from waitinfo.text.languages import Languages
+from waitinfo.trained.calibration import FILE as CALIBRATION
+from waitinfo.trained.folder import CONFIG, bundled_models, find_model, fingerprint, read_config
 
 WAITINFO = [sys.executable, "-m", "waitinfo"]
 SETS = ["newstest2015", "europarl.test-german"]

@@ -21,10 +21,10 @@ from waitinfo.analysis.tagger import TAGS, Perceptron, Text, features_of, read_t
 from waitinfo.analysis.words import token_spans, words_of
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model, save_model
 
 SENTENCES = [
     [("the", "DET"), ("house", "NOUN"), ("is", "AUX"), ("old", "ADJ"), (".", "PUNCT")],

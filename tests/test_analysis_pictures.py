@@ -17,8 +17,8 @@ from waitinfo.analysis.case import END, characters, pieces, tables
 from waitinfo.analysis.drawing import short_title
 from waitinfo.analysis.pictures import PICTURES, figures
 from waitinfo.analysis.summaries import describe
-from waitinfo.model.bundled import find_model
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import find_model
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MEASURED = json.loads((RESULTS / "de-en-analysis/measurements.json").read_text("utf-8"))[

@@ -19,7 +19,7 @@ from experiments.bundle import card as cards
 from experiments.pages.tables import RESULTS
 from tests.commands import parsed
 from waitinfo.evaluation.points import read_file
-from waitinfo.model.bundled import find_model
+from waitinfo.trained.folder import find_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "experiments"

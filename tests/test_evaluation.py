@@ -21,11 +21,11 @@ from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.partial import Partial
 from waitinfo.evaluation.trace import word_trace
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel, load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import LoadedModel, load_model, save_model
 
 SENTENCES = [
     ("Ich gehe heute nach Hause.", "I am going home today."),

@@ -21,10 +21,9 @@ from waitinfo.evaluation.everyday import (
     read_set,
     summary,
 )
-from waitinfo.model.bundled import bundled_models, find_model
-from waitinfo.model.folder import read_config
 from waitinfo.streaming.translator import load
 from waitinfo.text.identification import other_language
+from waitinfo.trained.folder import bundled_models, find_model, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 # By model, at K = 5: the least mean chrF and share of right translations, in percent. They are far

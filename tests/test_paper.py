@@ -25,8 +25,8 @@ from tests.experiment_commands import ROOT, check_commands, runner
 from tests.test_curves import point
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 
 PAPER = ROOT / "experiments" / "paper"
 EXPERIMENTS = sorted(

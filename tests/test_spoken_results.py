@@ -16,7 +16,7 @@ from tests.commands import parsed
 from tests.test_evaluation import loaded
 from tests.test_simuleval import main_quietly
 from waitinfo.evaluation.conditions import ALL
-from waitinfo.model.saving import LoadedModel
+from waitinfo.trained.saving import LoadedModel
 
 __all__ = ["loaded"]  # a fixture
 

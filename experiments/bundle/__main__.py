@@ -25,7 +25,7 @@ from experiments.pages.bundled import bundled
 from experiments.pages.tables import RESULTS, ROOT, numbers_of, write
 from experiments.run import summarise_run
 from waitinfo.evaluation.points import Point, read_file
-from waitinfo.model.folder import fingerprint, read_config, resolve_model
+from waitinfo.trained.folder import fingerprint, read_config, resolve_model
 
 MODELS = ROOT / "src" / "waitinfo" / "models"
 LARGEST = 25e6  # bytes of a bundled model

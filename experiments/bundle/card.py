@@ -17,7 +17,7 @@ from typing import Any
 from experiments.pages.bundled import word_lag
 from experiments.pages.tables import table
 from waitinfo.evaluation.points import Point
-from waitinfo.model.folder import read_config
+from waitinfo.trained.folder import read_config
 
 TEXTS = Path(__file__).resolve().parent
 NAMES = {"de": "German", "en": "English"}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from waitinfo.analysis.recording import Forced, Weights, decode_given
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
+from waitinfo.trained.saving import LoadedModel
 
 
 def alignments(

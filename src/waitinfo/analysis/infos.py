@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.trained.saving import LoadedModel
 
 BATCH_TOKENS = 8192  # padded
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from waitinfo.analysis.infos import groups, padded
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
-from waitinfo.model.saving import LoadedModel
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.special import BOS, EOS
+from waitinfo.trained.saving import LoadedModel
 
 ATTENTIONS = ("encoder", "decoder", "cross")
 BATCH_TOKENS = 2048  # padded; a layer has a matrix of weights for each head

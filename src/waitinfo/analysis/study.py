@@ -16,10 +16,10 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
 from waitinfo.evaluation.partial import Partial
-from waitinfo.model.integer import IntegerEmbedding
-from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.trained.saving import LoadedModel, load_model
 
 UNEQUAL = 0.2  # latencies that differ by a larger share are not called equal
 
@@ -164,7 +164,7 @@ class Study:
     def float_model(self) -> LoadedModel:
         """The main model, computed with floats: with integers, attention cannot be observed."""
         loaded = self.main.evaluation.loaded
-        if not isinstance(loaded.model.source_embedding, IntegerEmbedding):
+        if not isinstance(loaded.model, IntegerTransformer):
             return loaded
         return load_model(loaded.folder, str(loaded.model.device), "float32")
 

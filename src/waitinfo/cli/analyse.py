@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from waitinfo.analysis.study import Subject
     from waitinfo.analysis.tagger import Tagger
     from waitinfo.evaluation.evaluate import TestSet
-    from waitinfo.model.saving import LoadedModel
     from waitinfo.progress import Progress
     from waitinfo.systems import System
+    from waitinfo.trained.saving import LoadedModel
 
 STORE = "translations"
 DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)

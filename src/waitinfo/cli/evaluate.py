@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.points import Point
-    from waitinfo.model.saving import LoadedModel
     from waitinfo.progress import Progress
+    from waitinfo.trained.saving import LoadedModel
 
 AUTO = "auto"
 BLOCK = "25"  # lines of a document where --documents does not say
@@ -232,7 +232,7 @@ def _calibrate(options: Evaluate) -> None:
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
     from waitinfo.evaluation.quality import check_installed
-    from waitinfo.model.calibration import FILE, write_calibration
+    from waitinfo.trained.calibration import FILE, write_calibration
 
     others = (options.lag, options.documents, options.condition, options.out)
     if any(value is not None for value in others) or options.beam > 1 or options.segment != AUTO:

@@ -20,8 +20,8 @@ from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 if TYPE_CHECKING:
     from waitinfo.analysis.summaries import Table as Summary
     from waitinfo.evaluation.conditions import Condition
-    from waitinfo.model.calibration import Calibration
     from waitinfo.systems import System
+    from waitinfo.trained.calibration import Calibration
 
 LEGEND = (
     "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "

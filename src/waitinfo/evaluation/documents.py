@@ -31,7 +31,6 @@ from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import RESAMPLES, bleu, quality
 from waitinfo.evaluation.realign import METHODS, realign
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import ENDS, GAIN, WordCount
@@ -39,6 +38,7 @@ from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines
+from waitinfo.trained.saving import LoadedModel
 
 AUTO = "auto"
 STREAMS = {"cpu": 64, "cuda": 512}  # documents translated at a time

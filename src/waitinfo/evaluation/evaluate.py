@@ -24,13 +24,13 @@ from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.timing import timed_latency
 from waitinfo.evaluation.trace import Units, WordTrace, word_trace
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import BeamDecoder
 
 

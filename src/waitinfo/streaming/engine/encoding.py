@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.cache import LayerCaches, Rows
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.model.native import NativeCaches, NativeModel, NativeReading, Side
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine.slots import Numbers, Slots
@@ -52,6 +53,7 @@ class SourceEncoder:
         self._reading: NativeReading | None = None
         if native is not None and self.causal:
             assert isinstance(self.caches, NativeCaches) and isinstance(self.memory, NativeCaches)
+            assert isinstance(model, IntegerTransformer)
             side = Side(native, model.native_source, self.positions, self.caches, self.memory)
             info = (self.info, slots.received) if self.has_info else None
             self._reading = NativeReading(side, info, model.config.info_self_attention)

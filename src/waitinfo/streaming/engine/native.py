@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.info import consistency
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.model.native import NativeCaches, NativeModel, NativeWriting, Side
 from waitinfo.model.transformer import Embedded, Transformer
 from waitinfo.streaming.engine.encoding import SourceEncoder
@@ -26,7 +27,7 @@ class NativeWriter(TargetWriter):
         self, model: Transformer, system: System, slots: Slots, source: SourceEncoder
     ) -> None:
         super().__init__(model, system, slots, source)
-        assert source.native is not None
+        assert isinstance(model, IntegerTransformer) and source.native is not None
         assert isinstance(self.caches, NativeCaches) and isinstance(source.memory, NativeCaches)
         self.native, self.memory = source.native, source.memory
         self.accepts_all = type(system).accept is System.accept
@@ -109,4 +110,6 @@ def native_for(model: Transformer, system: System) -> NativeModel | None:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    return None if by_head(model, system) or system.fresh_past else model.native
+    if not isinstance(model, IntegerTransformer) or by_head(model, system) or system.fresh_past:
+        return None
+    return model.native

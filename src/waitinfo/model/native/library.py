@@ -1,18 +1,22 @@
 """The compiled kernels, if they were built for this machine; see kernels.c.
 
 They are optional. A wheel brings them, and installing from source builds them where there is a C
-compiler; without them the same arithmetic is done by torch (`exact.py`, `integer.py`), more slowly.
+compiler; without them the same arithmetic is done by torch (`model.integers`), more slowly.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
@@ -129,3 +133,56 @@ def address(array: NDArray[np.generic] | None) -> c_void_p:
         return c_void_p(None)
     assert array.flags.c_contiguous
     return c_void_p(array.ctypes.data)
+
+
+# Threads: compiled code runs without Python's lock
+
+
+LEAST_ROWS = 8  # fewer are not divided: each thread reads all weights
+MOST_ROWS = 256
+
+
+def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
+    """Parts of `count` rows for each of torch's threads; equal `rows` stay together.
+
+    Parts have at most about MOST_ROWS, whose numbers fit into a cache.
+    """
+    if count < LEAST_ROWS:
+        return [slice(0, count)]
+    parts = max(torch.get_num_threads(), -(-count // MOST_ROWS))
+    ends = [count * (i + 1) // parts for i in range(parts)]
+    if rows is not None:
+        starts = np.flatnonzero(np.diff(rows)) + 1  # where another row begins
+        places = np.append(starts, count)
+        ends = [int(places[np.searchsorted(places, end)]) for end in ends]
+    bounds = sorted({0, *ends})
+    return [slice(a, b) for a, b in pairwise(bounds)]
+
+
+def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
+    """Compute all parts, on this thread and others."""
+    if len(parts) == 1:
+        compute(parts[0])
+        return
+    waiting = iter(parts)
+
+    def work() -> None:
+        for part in waiting:
+            compute(part)
+
+    others = min(torch.get_num_threads(), len(parts)) - 1
+    running = [_pool(others).submit(work) for _ in range(others)]
+    try:
+        work()
+    finally:
+        for other in running:
+            other.result()
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="waitinfo-kernels")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child process has no other threads

@@ -119,7 +119,7 @@ class RowLayers:
             self._attend(stream, layer.attention, layer.around_attention, info, place, cache)
             self._feed_forward(stream, layer.feed_forward, layer.around_feed_forward)
         states = stream.end(self.model.encoder_norm)
-        found = [self._product(states, cross.project) for cross in self.model._crosses()]
+        found = [self._product(states, cross.project) for cross in self.model.crosses()]
         for projected, memory in zip(found, memories, strict=True):
             self.kernels.put(projected, memory, place.block, place.offset, 0)
         return found[0][:, x.shape[1] :]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from waitinfo.model.inputs import LEVELS, Preparation, Rounding
+from waitinfo.model.integers.packing import LEVELS, Preparation, Rounding
 from waitinfo.model.native import NativeMatrix, find_kernels
 
 POSITIVE_LEVELS = 255  # of inputs that are never negative

@@ -1,16 +1,23 @@
-"""A Transformer computed with integers, from weights as `quantize` stores them."""
+"""A Transformer computed with integers, from weights as `quantize` stores them.
+
+Where there is compiled code for this CPU, embeddings and whole passes are computed by it
+(`model.native`): the same numbers, several times as fast.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import CrossAttention, SelfAttention
+from waitinfo.model.attention import CrossAttention, Memory, SelfAttention
+from waitinfo.model.cache import LayerCaches
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.exact import (
+from waitinfo.model.info import InfoQuantizer, TokenInfo
+from waitinfo.model.integers.exact import (
     ExactCrossAttention,
     ExactNorm,
     ExactResidual,
@@ -18,31 +25,86 @@ from waitinfo.model.exact import (
     JointMemory,
     value_bits,
 )
-from waitinfo.model.info import InfoQuantizer, TokenInfo
-from waitinfo.model.inputs import CENTER, REPEATED, Preparation
-from waitinfo.model.integer import IntegerEmbedding, IntegerLinear, PreciseMatrix
+from waitinfo.model.integers.matrix import (
+    IntegerEmbedding,
+    IntegerLinear,
+    IntegerMatrix,
+    PreciseMatrix,
+)
+from waitinfo.model.integers.packing import CENTER, REPEATED, SCALE, Preparation, dequantize
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.native import Library, NativeEmbedding, NativeModel, find_kernels
-from waitinfo.model.quantize import SCALE, dequantize
-from waitinfo.model.transformer import Transformer
+from waitinfo.model.transformer import Embedded, Encoded, Transformer
 
 MARGIN = 1.25  # on bounds of values, for the rounding of inputs and weights to 8 bits
 
 
-def integer_model(config: ModelConfig, stored: dict[str, Tensor]) -> Transformer:
-    """Build a model whose matrices stay integers.
+class IntegerTransformer(Transformer):
+    """A model whose matrices stay integers. Info is as precise as in float32: sums of it decide."""
 
-    Info is as precise as in float32, since sums of it decide.
-    """
+    exact_bias = True
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.joint_memory: JointMemory | None = None  # of plain cross-attention
+        self.native: NativeModel | None = None  # the same layers in compiled code
+        self.native_source: NativeEmbedding | None = None
+        self.native_target: NativeEmbedding | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def parameter_count(self) -> int:
+        integers = [module for module in self.modules() if isinstance(module, IntegerMatrix)]
+        return super().parameter_count() + sum(matrix.size for matrix in integers)
+
+    def embed_source(
+        self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
+    ) -> Embedded:
+        if self.native_source is None or at is None or table is None:
+            return super().embed_source(tokens, at, table)
+        return Embedded(*self.native_source(tokens, at, table), at)
+
+    def embed_target(
+        self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
+    ) -> Embedded:
+        if self.native_target is None or at is None or table is None:
+            return super().embed_target(tokens, at, table)
+        return Embedded(*self.native_target(tokens, at, table), at)
+
+    def _encoded(self, x: Tensor, info: Tensor | None) -> Encoded:
+        if self.joint_memory is None:
+            return super()._encoded(x, info)
+        joint = self.joint_memory(self.encoder_norm(x))
+        layers = joint.permute(2, 3, 0, 4, 1, 5).unbind()  # [2, B, H, S, d/H] each
+        return Encoded([Memory(layer[0], layer[1]) for layer in layers], info, joint)
+
+    def new_caches(self, layers: int, rows: int, capacity: int) -> LayerCaches:
+        heads, width = self.config.heads, self.config.width
+        return LayerCaches.of(torch.zeros(layers, 2, rows, heads, capacity, width // heads))
+
+    def new_memories(self, rows: int, capacity: int) -> LayerCaches:
+        if self.joint_memory is None:
+            return super().new_memories(rows, capacity)
+        return self.new_caches(self.config.decoder_layers, rows, capacity)
+
+    def logits(self, states: Tensor) -> Tensor:
+        embedding = cast("IntegerEmbedding", self.target_embedding)
+        return cast("Tensor", embedding.scores(states))
+
+
+def integer_model(config: ModelConfig, stored: dict[str, Tensor]) -> IntegerTransformer:
+    """Build a model from integers."""
     with torch.device("meta"):
-        model = Transformer(config)
+        model = IntegerTransformer(config)
     return _Conversion(model, dict(stored)).run()
 
 
 class _Conversion:
     """Takes matrices out of `weights` as it converts them; what is left is loaded as floats."""
 
-    def __init__(self, model: Transformer, weights: dict[str, Tensor]) -> None:
+    def __init__(self, model: IntegerTransformer, weights: dict[str, Tensor]) -> None:
         self.model, self.weights = model, weights
         self.norms = {
             name: tensor.float().norm(dim=1) * weights[name + SCALE]
@@ -56,7 +118,7 @@ class _Conversion:
             if name.endswith("quantizer.hidden.weight")
         }
 
-    def run(self) -> Transformer:
+    def run(self) -> IntegerTransformer:
         model = self.model
         source = self._embedding("source_embedding")
         joint = model.config.joint

@@ -15,16 +15,16 @@ import waitinfo
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.folder import CONFIG, FORMAT, read_config, resolve_model
-from waitinfo.model.native.memory import return_freed_memory
-from waitinfo.model.quantize import SCALE, dequantize, quantize
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.packing import SCALE, dequantize, quantize
+from waitinfo.model.native.weights import return_freed_memory
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
