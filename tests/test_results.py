@@ -13,13 +13,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from waitinfo.trained.bundled import bundled_models
 
 from experiments.pages.__main__ import outputs as make_outputs
 from experiments.pages.tables import points_of, put_into
 from waitinfo.evaluation.curves import Curve, make_curves
 from waitinfo.evaluation.plot import curve_id
 from waitinfo.evaluation.points import PointKey, read_file, read_points, select
+from waitinfo.trained.folder import bundled_models
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
