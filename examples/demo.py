@@ -1,4 +1,4 @@
-"""`make demo`: translate speech while it is being spoken, with every model in the box."""
+"""`make demo`: translate speech while it is being spoken, with every bundled model."""
 
 from __future__ import annotations
 
