@@ -14,8 +14,8 @@ import torch
 from torch.distributed import HashStore
 
 from tests.conftest import tiny_config, toy_pairs, write_pairs
+from tests.engines import restless
 from tests.streams import toy_model, toy_tokenizer
-from tests.test_decoder import restless
 from tests.test_translating_files import Interrupt, die, in_a_process, leftovers
 from waitinfo.cli.app import main
 from waitinfo.distillation import distill as module

@@ -13,10 +13,10 @@ from waitinfo.errors import WaitinfoError, whole
 from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, shown_text
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.observer import Observer
-from waitinfo.streaming.recorded import new_engine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
