@@ -35,8 +35,8 @@ from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
 from waitinfo.text.special import EOS, SPECIALS
 from waitinfo.text.tokenizer import SOURCE_FILE, Tokenizer, Vocabulary
-from waitinfo.translation.files import translate_file
-from waitinfo.translation.options import TranslationOptions
+from waitinfo.translation.decoding import TranslationOptions
+from waitinfo.translation.file_translation import translate_file
 from waitinfo.translation.search import Search
 
 MEAN = 28  # tokens of a sentence

@@ -23,7 +23,7 @@ from typing import Any
 
 from measurements import save
 from waitinfo.cli.display import progress_bar
-from waitinfo.cli.loading import load, use_threads
+from waitinfo.cli.options import ModelOptions, use_threads
 from waitinfo.evaluation.conditions import Condition
 from waitinfo.evaluation.documents import LONG, DocumentEvaluation, Documents, ShownWords
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
@@ -193,7 +193,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     asked = arguments()
     use_threads(asked.threads)
-    loaded = load(asked.model, asked.device, asked.dtype, None, [])
+    loaded = ModelOptions(device=asked.device, dtype=asked.dtype).load(asked.model)
     condition = Condition.parse(asked.condition)
     test = condition.apply(
         joined(asked.source, asked.reference, asked.lines), loaded.languages.source

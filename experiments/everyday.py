@@ -25,8 +25,8 @@ from waitinfo.model.bundled import find_model
 from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.lag import Dials
 from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import translations
-from waitinfo.translation.options import TranslationOptions
 
 SHOWN = ("wrong", "right", "all", "none")
 EXAMPLES = 10  # rows of the table

@@ -30,7 +30,6 @@ TITLES = {
     "spoken": "+ spoken copies",
     BASE: "+ windows: all text",
     "confidence-prefix": "`system.confidence=prefix`, power 1",
-    "confidence-prefix-half": "`system.confidence=prefix`, power 1/2",
     "confidence-relative": "`system.confidence=relative`, power 1",
     "curriculum": "`system.curriculum_updates=1000`",
     "four-draws": "`system.draws=4`",
@@ -40,6 +39,12 @@ TITLES = {
     "same-distilled": "the teacher's, full sentences",
     "same-monotone": "a student's, while it reads (K = 7)",
 }
+REMOVED = (
+    "confidence-prefix",
+    "confidence-relative",
+    "curriculum",
+    "info-from-context",
+)  # after 0.3.0
 OPTIONS = tuple(run for run in TITLES if run not in (*TEXT, *SAME))
 SYSTEMS = {
     BASE: "wait-info",

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 from waitinfo.cli.app import main
+from waitinfo.cli.verbs import app
 
+VERBS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 HANGS = 600  # seconds after which a command has certainly got stuck
 
 
@@ -57,3 +60,8 @@ def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedP
         [sys.executable, "-m", "waitinfo", *map(str, arguments)],
         input=stdin, capture_output=True, text=True, timeout=HANGS, check=False,
     )  # fmt: skip
+
+
+def parsed(verb: str, *arguments: str) -> dict[str, Any]:
+    """Options of a command as the command line takes them; unknown options are errors."""
+    return VERBS[verb].make_context(verb, list(arguments)).params

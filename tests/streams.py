@@ -46,6 +46,12 @@ def some_text(draw: random.Random, words: int) -> str:
     return " ".join(draw.choice(WORDS) + draw.choice(["", "", "", "."]) for _ in range(words))
 
 
+def lines_of_text() -> list[str]:
+    draw = random.Random(5)
+    lines = [some_text(draw, draw.randint(1, 5)) for _ in range(4)]
+    return [*lines, "", "  ", lines[0], "ba be. bi! bo", "grün 😀", "ba" * 20, "見。東！？ba"]
+
+
 def record(events: list[Event]) -> list[tuple]:
     """Events without their times."""
     return [(e.kind, e.token, e.word, e.read, e.written, e.sentence) for e in events]

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import waitinfo
-from tests.commands import HANGS, called, typed
+from tests.commands import HANGS, called, parsed, typed
 from tests.conftest import tiny_config, toy_pairs, write_pairs
-from waitinfo.cli.app import expand_lists, main
+from waitinfo.cli.app import main
 from waitinfo.cli.display import Pace
-from waitinfo.cli.loading import usable_cores, use_threads
-from waitinfo.cli.translate import LiveText
+from waitinfo.cli.live import LiveText
+from waitinfo.cli.options import usable_cores, use_threads
 from waitinfo.model import Transformer
 from waitinfo.model.saving import save_model
 from waitinfo.streaming.scheduler import HISTORY
@@ -59,28 +59,28 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lists_after_one_option() -> None:
-    assert expand_lists(["prepare", "--source", "a", "b", "--out", "c", "--target", "d"]) == [
-        "prepare", "--source", "a", "--source", "b", "--out", "c", "--target", "d",
-    ]  # fmt: skip
-    assert expand_lists(["models", "--set", "a", "b"]) == ["models", "--set", "a", "b"]
-    assert expand_lists(["train", "--set=a=1", "b=2"]) == ["train", "--set=a=1", "--set", "b=2"]
-    assert expand_lists([]) == []
+    found = parsed("prepare", "--source", "a", "b", "--out", "c", "--target", "d")
+    assert found["source"] == [Path("a"), Path("b")] and found["target"] == [Path("d")]
+    assert found["out"] == Path("c")
+    given = parsed("train", "--out", "run", "--set=a=1", "b=2", "--resume")
+    assert given["settings"] == ["a=1", "b=2"] and given["resume"]
 
 
 @pytest.mark.parametrize(
-    ("given", "expanded"),
+    ("given", "settings", "text"),
     [
-        ("--set a=1 b.c=2 Haus", "--set a=1 --set b.c=2 Haus"),
-        ("--set a=1 Haus b=2", "--set a=1 Haus b=2"),  # text has begun
-        ("--set a=1 -- b=2", "--set a=1 -- b=2"),
-        ("--set a=1 b=2 --k 3 c=4", "--set a=1 --set b=2 --k 3 c=4"),
-        ("--set a=1 2+2=4 =5", "--set a=1 2+2=4 =5"),  # no names
-        ("--set Haus", "--set Haus"),  # to be complained about
-        ("Haus --set a=1 b=2", "Haus --set a=1 --set b=2"),
+        ("--set a=1 b.c=2 Haus", "a=1 b.c=2", "Haus"),
+        ("--set a=1 Haus b=2", "a=1", "Haus b=2"),  # text has begun
+        ("--set a=1 -- b=2", "a=1", "b=2"),
+        ("--set a=1 b=2 --k 3 c=4", "a=1 b=2", "c=4"),
+        ("--set a=1 2+2=4 =5", "a=1", "2+2=4 =5"),  # no names
+        ("--set Haus", "Haus", ""),  # to be complained about
+        ("Haus --set a=1 b=2", "a=1 b=2", "Haus"),
     ],
 )
-def test_settings_end_where_text_begins(given: str, expanded: str) -> None:
-    assert expand_lists(["translate", *given.split()]) == ["translate", *expanded.split()]
+def test_settings_end_where_text_begins(given: str, settings: str, text: str) -> None:
+    found = parsed("translate", *given.split())
+    assert (found["settings"], found["text"]) == (settings.split(), text.split())
 
 
 def test_settings_are_not_translated(run: Path) -> None:
@@ -95,6 +95,7 @@ def test_help_shows_examples() -> None:
     for verb in ("prepare", "train", "translate", "evaluate"):
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
+        assert called(verb, "-h").stdout == done.stdout
 
 
 def test_translation_alone_goes_to_standard_output(run: Path) -> None:

@@ -9,11 +9,10 @@ import threading
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from tests.serving import running, start, toy_hub
+from tests.serving import running, toy_hub
 from tests.streams import record, wait_for
 from tests.test_client import local
 from waitinfo import AsyncClient, Client, WaitinfoError
-from waitinfo.client.remote import AsyncRemoteStream, Interrupted
 from waitinfo.serving.stream import StreamConnection
 
 
@@ -179,29 +178,3 @@ def test_other_errors_are_told_at_once() -> None:
             return server.connections
 
     assert asyncio.run(run()) == 1
-
-
-def test_a_room_is_waited_for_by_its_own_speaker_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A cut connection may hold the room until the server notices."""
-    accept, lost = AsyncRemoteStream._accept, []
-
-    def accept_later(stream: AsyncRemoteStream, answer: dict) -> None:
-        if not lost:
-            lost.append(answer)
-            raise Interrupted("cut before the answer to the start")
-        accept(stream, answer)
-
-    with running(toy_hub()) as server, server.connect() as other:
-        start(other, room="stage")
-        with Client(server.url) as client:
-            with pytest.raises(WaitinfoError, match="another stream speaks there"):
-                client.stream(k=2, room="stage").push("ba")
-            monkeypatch.setattr(AsyncRemoteStream, "_accept", accept_later)
-            own = client.stream(k=2, room="stage")
-            own.push("ba be bi.", wait=False)
-            wait_for(lambda: own.remote._attempts > 2)
-            other.close()
-            own.finish(wait=False)
-            assert record(list(own)) == local("ba be bi.")

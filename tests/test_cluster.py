@@ -20,7 +20,7 @@ from waitinfo import AsyncClient, Translator, WaitinfoError
 from waitinfo.model.saving import load_model, save_model
 from waitinfo.serving.cluster import Scale, _replicas, build, start
 from waitinfo.serving.guards import KeyLimits
-from waitinfo.serving.plan import Plan
+from waitinfo.serving.hub import Plan
 from waitinfo.serving.server import bind
 from waitinfo.serving.settings import Settings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from tests.oracle import batch_of
 from waitinfo.config import apply_settings, from_mapping
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.config import ModelConfig
 from waitinfo.systems import SYSTEMS, LossContext, build_system, check_dial
+from waitinfo.systems.wait_k import MultipathOptions
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig, TrainingConfig
 
@@ -19,6 +22,33 @@ from waitinfo.training.config import RunConfig, TrainingConfig
 def test_settings_go_into_sections() -> None:
     values = apply_settings({"training": {"lr": 1.0}}, ["training.updates=7", "size=tiny"])
     assert values == {"training": {"lr": 1.0, "updates": "7"}, "size": "tiny"}
+
+
+def test_removed_options_are_ignored_unless_they_were_used() -> None:
+    """As in models and runs of earlier releases; a system's own option of that name is kept."""
+    unused = {
+        "confidence": "none", "confidence_after": 4000, "confidence_power": 1.0,
+        "sentence_power": 0.0, "curriculum_updates": 0, "k_max": 5,
+    }  # fmt: skip
+    assert build_system("multipath", unused).options == MultipathOptions(k_max=5)
+    sizes = {"source_vocabulary": 9, "target_vocabulary": 9}
+    assert from_mapping(ModelConfig, {**sizes, "info_from": "embedding"}, "model") == ModelConfig(
+        **sizes
+    )
+
+    @dataclass
+    class Own:
+        confidence: str
+
+    assert from_mapping(Own, {"confidence": "none"}, "system").confidence == "none"
+    for changes, name in (
+        ({"confidence": "prefix"}, "system.confidence prefix"),
+        ({"curriculum_updates": "100"}, "system.curriculum_updates 100"),
+    ):
+        with pytest.raises(WaitinfoError, match=f"{name}: .*; use waitinfo 0.3.0, the last"):
+            build_system("multipath", unused | changes)
+    with pytest.raises(WaitinfoError, match="model.info_from context: .* use waitinfo 0.3.0"):
+        from_mapping(ModelConfig, {**sizes, "info_from": "context"}, "model")
 
 
 def test_text_is_converted_to_the_type_of_the_field() -> None:

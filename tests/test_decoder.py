@@ -13,7 +13,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, build_system
 from waitinfo.text.special import BOS, EOS, PAD
-from waitinfo.translation.beam import BeamDecoder
+from waitinfo.translation.decoding import BeamDecoder
 
 
 @pytest.mark.parametrize("ending", ["guard", "allow"])

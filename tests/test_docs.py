@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from waitinfo.cli.app import expand_lists
-from waitinfo.cli.commands import app
+from tests.commands import VERBS, parsed
 from waitinfo.model.bundled import bundled_models, find_model
 from waitinfo.systems import System
 
@@ -28,7 +26,6 @@ GUIDES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if pat
 GUIDES += sorted((ROOT / "docs").glob("*.md"))
 CARDS = [model.folder / "README.md" for model in bundled_models().values()]
 PAGES = [*GUIDES, *sorted((ROOT / "results").rglob("*.md")), *CARDS]
-VERBS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S
@@ -153,7 +150,7 @@ def check_command(command: str) -> None:
     arguments = arguments_of(command)
     check_options(arguments)
     if "…" not in command:
-        VERBS[arguments[0]].make_context(arguments[0], expand_lists(arguments)[1:])
+        parsed(*arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)

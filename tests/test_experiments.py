@@ -13,11 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer
 
+from tests.commands import parsed
 from tests.conftest import toy_pairs
-from waitinfo.cli.app import expand_lists, main
-from waitinfo.cli.commands import app
+from waitinfo.cli.app import main
 from waitinfo.evaluation.points import read_file, read_points
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,21 +48,14 @@ def commands_of(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> li
     return [command[3:] for command in found if command[:3] == runner.WAITINFO]
 
 
-def parsed(arguments: list[str]) -> dict[str, Any]:
-    """Options of a command as parsed by the command line; unknown options are errors."""
-    verb, *rest = expand_lists(arguments)
-    commands: Any = typer.main.get_command(app)
-    return commands.commands[verb].make_context(verb, rest).params
-
-
 def check_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of an experiment is one that the command line takes."""
     commands = commands_of(name, monkeypatch)
     assert {command[0] for command in commands} >= {"train", "evaluate"}
     for command in commands:
-        options = parsed(command)
+        options = parsed(*command)
         if command[0] == "train":
-            assert options["config"].exists() and options["set_"]
+            assert options["config"].exists() and options["settings"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +69,7 @@ def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.M
     made: set[tuple[Any, ...]] = set()
     for command in commands_of(name, monkeypatch):
         if command[0] == "evaluate":
-            o = parsed(command)
+            o = parsed(*command)
             dials = [float(k) for k in o["k"].split(",")] if o["k"] else [None]
             for k in dials:
                 made.add((o["run_name"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
@@ -100,10 +92,10 @@ def test_training_settings_in_results_match_the_experiment(
     trained = [c for c in commands_of("de-en-ablations", monkeypatch) if c[0] == "train"]
     assert len(trained) == len(recorded)
     for command in trained:
-        options = parsed(command)
+        options = parsed(*command)
         settings = recorded[re.sub(r"-1$", "", options["out"].name)]["settings"]
         assert settings["system"]["name"] == options["system"]
-        for given in options["set_"]:
+        for given in options["settings"]:
             path, value = given.split("=")
             section, key = path.split(".")
             assert str(settings[section][key]).lower().removesuffix(".0") == value, given

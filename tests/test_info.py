@@ -271,3 +271,15 @@ def test_frequency_info_is_surprisal_scaled_to_the_mean() -> None:
     assert info.table[0] == info.table[1] > info.table[2] > info.table[3]
     ratio = torch.log(p[0]) / torch.log(p[3])
     assert float(info.table[0] / info.table[3]) == pytest.approx(float(ratio), rel=1e-5)
+
+
+def test_info_before_or_after_dropout(tiny_model) -> None:
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    infos = {}
+    for after in (True, False):
+        model = tiny_model(info="attention", dropout=0.5, info_dropout=after)
+        clean = model.eval().embed_source(tokens).info
+        infos[after] = clean, model.train().embed_source(tokens).info
+    torch.testing.assert_close(infos[True][0], infos[False][0])
+    torch.testing.assert_close(infos[False][0], infos[False][1])
+    assert (infos[True][0] - infos[True][1]).abs().max() > 1e-3

@@ -102,11 +102,11 @@ def test_a_calibration_outlives_new_options(tmp_path: Path) -> None:
     system = build_system("wait-info")
     write_calibration(tmp_path, system, calibration(), {})
     stored = json.loads((tmp_path / FILE).read_text())
-    del stored["systems"]["wait-info"]["options"]["confidence_after"]
+    del stored["systems"]["wait-info"]["options"]["info_norm"]
     (tmp_path / FILE).write_text(json.dumps(stored))
     assert read_calibration(tmp_path, system) == calibration()
-    with pytest.raises(WaitinfoError, match="calibrated with confidence_after=4000;"):
-        read_calibration(tmp_path, build_system("wait-info", {"confidence_after": 7}))
+    with pytest.raises(WaitinfoError, match="calibrated with info_norm=sentence;"):
+        read_calibration(tmp_path, build_system("wait-info", {"info_norm": "batch"}))
 
 
 @pytest.mark.parametrize(

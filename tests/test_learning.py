@@ -232,9 +232,8 @@ def test_adaptive_wait_k_waits_until_it_is_sure(letters: Corpus, multipath_run: 
     assert_lags_grow(outcomes)
 
 
-@pytest.mark.parametrize("info_from", ["embedding", "context"])
 def test_info_keeps_pace_with_a_source_that_is_twice_as_long(
-    letters_and_fillers: Corpus, tmp_path: Path, info_from: str
+    letters_and_fillers: Corpus, tmp_path: Path
 ) -> None:
     """Each letter is followed by a filler, so n = 2m, and zeta = 1.5 m for every m.
 
@@ -245,7 +244,7 @@ def test_info_keeps_pace_with_a_source_that_is_twice_as_long(
     """
     corpus = letters_and_fillers
     system = {"name": "wait-info", "whole_source_updates": 50, "floor": False}
-    run = learn(corpus, tmp_path / "run", system, {"info_from": info_from})
+    run = learn(corpus, tmp_path / "run", system)
     outcomes = [translate(run, corpus, k) for k in (0.75, 2.25, 3.75, 8)]
     assert_guesses(outcomes[0])
     for outcome in outcomes[1:]:
@@ -265,7 +264,7 @@ def mean_infos(run: Path, corpus: Corpus) -> tuple[float, float]:
     for pair in corpus.dev_text():
         read = torch.tensor([vocabulary.source.encode(pair.source)])
         written = torch.tensor([[BOS, *vocabulary.target.encode(pair.target)]])
-        source += model.token_infos(read)[0].tolist()
+        source += model.embed_source(read).info[0].tolist()
         target += model.embed_target(written).info[0, 1:].tolist()
     return sum(source) / len(source), sum(target) / len(target)
 

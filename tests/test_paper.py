@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.commands import parsed
 from tests.test_curves import point
-from tests.test_experiments import ROOT, check_commands, load_script, parsed, runner
+from tests.test_experiments import ROOT, check_commands, load_script, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
 from waitinfo.model.bundled import find_model
@@ -47,7 +48,7 @@ def test_every_stage_of_a_target_exists(target: str, tmp_path: Path) -> None:
         assert set(stage["runs"].split(",")) <= known
     for job in maker.others(stages):
         if job.command[1:4] == ["-m", "waitinfo", "analyse"]:
-            assert parsed(job.command[3:])["out"].is_relative_to(tmp_path)
+            assert parsed(*job.command[3:])["out"].is_relative_to(tmp_path)
         else:
             assert Path(job.command[1]).exists()
 

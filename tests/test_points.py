@@ -191,7 +191,7 @@ def test_evaluate_command_writes_to_a_file(
 ) -> None:
     used: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", used.append)
-    monkeypatch.setattr("waitinfo.cli.loading.usable_cores", lambda: 4)
+    monkeypatch.setattr("waitinfo.cli.options.usable_cores", lambda: 4)
 
     def evaluate(*arguments: str) -> tuple[int | None, str]:
         with pytest.raises(SystemExit) as stop:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import tests.serving  # noqa: F401 (skips where the extra is missing)
-from waitinfo.cli.app import expand_lists, main
-from waitinfo.cli.serve import Request, run
+from tests.commands import parsed
+from waitinfo.cli.app import main
+from waitinfo.cli.serve import Serve, serve
 from waitinfo.client.clients import Client
 from waitinfo.errors import WaitinfoError
 
@@ -73,6 +74,8 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
         ("--keys missing.toml", "cannot be read"), ("--idle 0", "seconds, 1 or more"),
         ("--drain -1", "seconds, 0 or more"),
+        ("--watchers -1", "0 or more"),
+        ("--secret nowhere", "cannot be read"),
         ("--host 203.0.113.1 --open", "cannot be used"), ("--compare -1", "must be 0 or more"),
     ],
 )  # fmt: skip
@@ -92,15 +95,14 @@ def test_options_of_the_server_alone() -> None:
 
 
 def test_several_models_after_one_flag() -> None:
-    found = expand_lists(["serve", "--model", "a", "b", "--origins", "x", "y"])
-    assert found == ["serve", "--model", "a", "--model", "b", "--origins", "x", "--origins", "y"]
+    found = parsed("serve", "--model", "a", "b", "--origins", "x", "y")
+    assert found["models"] == [Path("a"), Path("b")] and found["origins"] == ["x", "y"]
 
 
 def test_two_models_of_one_name_are_refused() -> None:
-    request = Request(
-        models=[Path("de-en"), Path("de-en")], host="127.0.0.1", port=0, streams=1, compare=0,
-        device="cpu", dtype="float32", threads=1, keys=None, origins=[], open_to_all=False,
-        idle=1, drain=1, log_level="error",
+    options = Serve(
+        models=[Path("de-en"), Path("de-en")], port=0, streams=1, compare=0, device="cpu",
+        dtype="float32", threads=1, idle=1, drain=1, log_level="error",
     )  # fmt: skip
     with pytest.raises(WaitinfoError, match="another model is called de-en"):
-        run(request)
+        serve(options)

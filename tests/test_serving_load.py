@@ -1,4 +1,4 @@
-"""What keeps the event loop cheap under load: gathered writes, lasting timers, paced looks."""
+"""What keeps the event loop cheap under load, and memory bounded: writes, timers, looks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,40 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
+from tests.serving import toy_hub
 from waitinfo.serving import pace
 from waitinfo.serving.pace import PacedSelector, paced_loop
-from waitinfo.serving.transport import Gathering
-from waitinfo.serving.wire import Deadline, Stalled
+from waitinfo.serving.server import Server
+from waitinfo.serving.wire import PIECES, Deadline, Gathering, Stalled, WebSocketProtocol
 
 
 class Recorder:
-    """A transport that notes what it is asked for."""
+    """A transport to a client that reads nothing; notes what it is asked for."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.max_size = 1 << 18
+        self.protocol: Any = None  # is told when more than 64 KiB wait
 
     def write(self, data: bytes) -> None:
+        before = self.get_write_buffer_size()
         self.calls.append(data)
+        if self.protocol and before <= 1 << 16 < self.get_write_buffer_size():
+            self.protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(len(call) for call in self.calls if isinstance(call, bytes))
+
+    def get_extra_info(self, name: str) -> None:
+        """Nothing is known of the client."""
+
+    @property
+    def paused(self) -> bool:
+        settled = [call for call in self.calls if call in ("pause", "resume")]
+        return settled[-1:] == ["pause"]
+
+    def abort(self) -> None:
+        self.calls.append("abort")
 
     def close(self) -> None:
         self.calls.append("close")
@@ -178,3 +198,82 @@ def test_a_paced_loop_is_a_loop() -> None:
 
     with asyncio.Runner(loop_factory=paced_loop) as runner:
         assert runner.run(echo()) == b"hello\n"
+
+
+# Clients that do not read
+
+
+def connected(transport: Recorder) -> WebSocketProtocol:
+    """The server's side of a WebSocket."""
+    server = Server(toy_hub(), "127.0.0.1", 0)
+    server.config.load()
+    protocol = WebSocketProtocol(server.config, server.server_state, {})
+    transport.protocol = protocol
+    protocol.connection_made(transport)  # type: ignore[arg-type]
+    protocol.data_received(
+        b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    return protocol
+
+
+def masked(opcode: int, data: bytes, final: bool = True) -> bytes:
+    """A frame of a client, with a mask of zeros."""
+    return bytes([opcode | 0x80 * final, 0x80 | len(data), 0, 0, 0, 0]) + data
+
+
+@pytest.mark.parametrize("size", [0, 125])
+def test_a_flood_of_pings_is_not_answered_in_memory(size: int) -> None:
+    """A client sends pings as long as the server reads, and reads no pong."""
+
+    async def check() -> None:
+        transport = Recorder()
+        protocol = connected(transport)
+        await turn()
+        frame, sent = masked(9, b"x" * size), 0
+        while not transport.paused:
+            data = frame * (transport.max_size // len(frame))
+            sent += len(data)
+            assert sent < 1 << 20, "the server reads on"
+            protocol.data_received(data)
+            await turn()
+        assert transport.get_write_buffer_size() < (1 << 16) + (1 << 15)
+        protocol.resume_writing()
+        assert not transport.paused
+        protocol.connection_lost(None)
+        await turn()
+
+    asyncio.run(check())
+
+
+def test_a_message_in_endless_pieces_is_refused() -> None:
+    async def check() -> None:
+        transport = Recorder()
+        protocol = connected(transport)
+        await turn()
+        protocol.data_received(masked(1, b"{", final=False))
+        for _ in range(10_000):
+            protocol.data_received(masked(0, b"", final=False))
+            if transport.is_closing():
+                break
+        assert len(protocol.frames) <= PIECES and transport.is_closing()
+        assert int.from_bytes(transport.calls[-2][2:4]) == 1009
+        protocol.connection_lost(None)
+        await turn()
+
+    asyncio.run(check())
+
+
+def test_a_closed_connection_does_not_wait_for_ever() -> None:
+    async def check() -> None:
+        transport, loop = Recorder(), asyncio.get_running_loop()
+        gathering = Gathering(transport)
+        gathering.write(b"never read")
+        gathering.close()
+        (timer,) = loop._scheduled  # type: ignore[attr-defined]
+        assert timer.when() > loop.time()
+        timer._run()
+        assert transport.calls == [b"never read", "close", "abort"]
+
+    asyncio.run(check())

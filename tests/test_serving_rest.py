@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for, words_of
+from tests.serving import Running, receive, running, send, start, toy_hub, until
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.html import Document
-from waitinfo.serving.rooms import Rooms
 
 KEY = "a-secret-key"
 
@@ -196,46 +195,3 @@ def test_an_unknown_realtime_model(server: Running) -> None:
     with server.connect("/v1/realtime/translations?model=none") as socket:
         assert "unknown model" in receive(socket)["error"]["message"]
         assert receive(socket)["type"] == "session.closed"
-
-
-# Rooms
-
-
-def test_everybody_in_the_room_sees_the_words(server: Running) -> None:
-    with server.connect("/v1/watch?room=stage") as early:
-        assert receive(early)["words"] == []
-        with server.connect() as speaker:
-            start(speaker, k=2, room="stage")
-            send(speaker, "text", text="ba be bi. bo bu. ")
-            send(speaker, "flush", id=1)
-            said = words_of(until(speaker, "idle"))
-            heard: list[str] = []
-            while len(heard) < len(said):
-                heard += words_of([receive(early)])
-            assert heard == said
-            with server.connect("/v1/watch?room=stage") as late:
-                assert words_of([receive(late)]) == said
-            with server.connect() as other:
-                send(other, "start", room="stage")
-                told = receive(other)
-                assert "another stream speaks there" in told["message"] and told["code"] == "room"
-    wait_for(lambda: len(server.hub.rooms) == 0)
-
-
-def test_of_two_who_start_at_once_one_is_told_that_the_room_is_taken(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check, calls = Rooms.check, []
-
-    def late(rooms: Rooms, *given: Any) -> None:
-        """The first look of the second stream comes too early to see the other one."""
-        calls.append(given)
-        if len(calls) != 3:
-            check(rooms, *given)
-
-    monkeypatch.setattr(Rooms, "check", late)
-    with server.connect() as speaker, server.connect() as other:
-        assert start(speaker, room="stage")["type"] == "started"
-        assert start(other, room="stage")["code"] == "room"
-        assert receive(other)["type"] == "stats" and receive(other)["reason"] == "error"
-    assert len(calls) == 4

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.commands import parsed
 from tests.test_evaluation import loaded
-from tests.test_experiments import ROOT, load_script, parsed
+from tests.test_experiments import ROOT, load_script
 from tests.test_simuleval import main_quietly
 from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.points import read_file
@@ -50,14 +51,14 @@ def commands(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[list[s
 
 def test_commands_are_valid(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = (data, "--results", tmp_path / "results", "--work", tmp_path / "work")
-    made = [parsed(command[3:]) for command in commands(monkeypatch, "conditions", *where)]
+    made = [parsed(*command[3:]) for command in commands(monkeypatch, "conditions", *where)]
     assert [options["source"].name for options in made] == [f"{name}.de" for name in spoken.SETS]
     assert all(options["condition"] == "all" and options["k"] == "5.0" for options in made)
-    made = [parsed(command[3:]) for command in commands(monkeypatch, "lag", *where, "--lines", 1)]
+    made = [parsed(*command[3:]) for command in commands(monkeypatch, "lag", *where, "--lines", 1)]
     assert made[0]["calibrate"] and len(made) == 1 + 3 * len(spoken.SETS)
     assert made[1]["source"].name == "newstest2015-1.de" and made[1]["lag"] == "4,5,6"
     assert made[3]["documents"] == spoken.STREAM and made[3]["lag"] is None
-    made = [parsed(command[3:]) for command in commands(monkeypatch, "windows", *where)]
+    made = [parsed(*command[3:]) for command in commands(monkeypatch, "windows", *where)]
     sizes = [f"none:{n}" for n in summary.WINDOWS]
     assert [options["segment"] for options in made] == 2 * sizes
     assert [options["source"].stem for options in made[::5]] == spoken.DEV

@@ -144,7 +144,6 @@ def starts(corpus: Path, folder: Path, old: dict, new: dict) -> Transformer:
 
 @pytest.mark.parametrize("old", [
     {"system": "gma"},  # its queries and keys are those of plain attention
-    {"system": "wait-info", "info_from": "context"},  # whose info is not used
     {"system": "wait-info", "source_info": "one"},
     {"system": "gsimt"},
 ])  # fmt: skip

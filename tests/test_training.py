@@ -172,7 +172,8 @@ def test_a_run_goes_on_after_new_settings_were_invented(toy_corpus: Path, tmp_pa
     run = tmp_path / "run"
     train(values(toy_corpus, updates=5), run, display=SilentDisplay())
     record = json.loads((run / "run.json").read_text("utf-8"))
-    for section, key in (("model", "info_from"), ("system", "info_weight"), ("training", "clip")):
+    new = {"model": "info_dropout", "system": "info_weight", "training": "clip"}
+    for section, key in new.items():
         del record["resolved"][section][key]  # as in a record of an earlier release
     (run / "run.json").write_text(json.dumps(record), "utf-8")
     with pytest.raises(WaitinfoError, match=r"clip is 2.0 but the run was started with 1.0"):
@@ -182,20 +183,18 @@ def test_a_run_goes_on_after_new_settings_were_invented(toy_corpus: Path, tmp_pa
 
 
 def test_a_run_keeps_what_later_releases_have_changed(toy_corpus: Path, tmp_path: Path) -> None:
-    """Weights by confidence once began with the first prefixes, at another power."""
-    run, given = tmp_path / "run", values(toy_corpus, updates=5)
-    given["system"] |= {"confidence": "prefix", "whole_source_updates": 0}
-    train(given, run, display=SilentDisplay())
+    """A run of a release in which zeta was another one by default."""
+    run = tmp_path / "run"
+    train(values(toy_corpus, updates=5), run, display=SilentDisplay())
     record = json.loads((run / "run.json").read_text("utf-8"))
-    del record["resolved"]["system"]["confidence_after"], record["chosen"]["system"]
-    record["resolved"]["system"]["confidence_power"] = 1.0
+    record["resolved"]["system"]["info_total"] = "source"
     (run / "run.json").write_text(json.dumps(record), "utf-8")
-    with pytest.raises(WaitinfoError, match="confidence_after is 3 but .* with 0"):
-        train({"system": {"confidence_after": 3}}, run, resume=True)
-    train({"training": {"updates": 7}}, run, resume=True, display=SilentDisplay())
-    train({"training": {"updates": 8}}, run, resume=True, display=SilentDisplay())
-    system = json.loads((run / "run.json").read_text("utf-8"))["resolved"]["system"]
-    assert system["confidence_after"] == 0 and system["confidence_power"] == 1.0
+    with pytest.raises(WaitinfoError, match="info_total is target but .* with source"):
+        train({"system": {"info_total": "target"}}, run, resume=True)
+    for length in (7, 8):
+        train({"training": {"updates": length}}, run, resume=True, display=SilentDisplay())
+    resolved = json.loads((run / "run.json").read_text("utf-8"))["resolved"]
+    assert resolved["system"]["info_total"] == "source"
 
 
 def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monkeypatch) -> None:

@@ -25,7 +25,7 @@ from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
-from waitinfo.translation.window import join_sentences
+from waitinfo.translation.lines import join_sentences
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
 KANA = "あいうえおかがきくこさしたてでとなにのはもらりるれろわをん"

@@ -9,13 +9,27 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from waitinfo.errors import WaitinfoError, unknown
 
 T = TypeVar("T")
+
+# Training options that did not help, by section, with the values at which they were off. Those
+# without values only said how another one worked. Models and points hold them, mostly unused.
+REMOVED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "model": {"info_from": ("embedding",)},
+    "system": {
+        "confidence": ("none",),
+        "confidence_after": (),
+        "confidence_power": (),
+        "sentence_power": (),
+        "curriculum_updates": (0,),
+    },
+}
+LAST_WITH_REMOVED = "0.3.0"  # release
 
 LARGEST_INT = 2**53  # the largest number that a float holds exactly; tensors hold it too
 
@@ -25,11 +39,28 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], section: str) -> T:
     fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     filled = {}
-    for key, value in values.items():
+    for key, value in without_removed(values, section, fields).items():
         if key not in fields:
+            if key in REMOVED.get(section, ()):
+                raise WaitinfoError(
+                    f"{section}.{key} {value}: this version does not have this training option; "
+                    f"use waitinfo {LAST_WITH_REMOVED}, the last release that has it"
+                )
             raise unknown("setting", f"{section}.{key}", sorted(fields))
         filled[key] = _convert(value, hints[key], f"{section}.{key}")
     return kind(**filled)
+
+
+def without_removed(
+    values: Mapping[str, Any], section: str, kept: Collection[str] = ()
+) -> dict[str, Any]:
+    """Values of a section, without removed options that were not used."""
+    removed = {name: off for name, off in REMOVED.get(section, {}).items() if name not in kept}
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in removed or (removed[name] and str(value) not in map(str, removed[name]))
+    }
 
 
 def _convert(value: Any, hint: Any, name: str) -> Any:

@@ -23,6 +23,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.stream import Stream
 from waitinfo.streaming.translator import load
+from waitinfo.systems import load_plugins
 
 CAPACITY = 1024  # maximum source tokens per sentence
 
@@ -37,6 +38,7 @@ class Agent(TextToTextAgent):
         super().__init__(args)
 
     def _load(self, args: Namespace, device: str) -> None:
+        load_plugins(args.plugin)
         self.translator = load(
             args.model, device, streams=1, capacity=args.capacity, ending=args.ending,
             system=args.system, options=system_options(args.set),
@@ -48,6 +50,9 @@ class Agent(TextToTextAgent):
         parser.add_argument("--model", help="a model folder, a run folder or a bundled model")
         parser.add_argument("--k", type=float, default=None, help="latency: higher waits longer")
         parser.add_argument("--system", help="decode with this system instead of the trained one")
+        parser.add_argument(
+            "--plugin", nargs="*", default=[], help="Python files that define systems"
+        )
         parser.add_argument(
             "--set", nargs="*", default=[], help="options of the system, such as rho_last=0.2"
         )

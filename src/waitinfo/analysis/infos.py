@@ -65,7 +65,7 @@ def pair_infos(
     progress.stage("info", len(sources))
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     for group in groups(lengths):
-        source = model.token_infos(padded([[*sources[i], EOS] for i in group], model.device))
+        source = model.embed_source(padded([[*sources[i], EOS] for i in group], model.device)).info
         target = model.embed_target(padded([[BOS, *targets[i]] for i in group], model.device)).info
         assert source is not None and target is not None
         for i, left, right in zip(group, source.tolist(), target.tolist(), strict=True):

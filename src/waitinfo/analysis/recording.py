@@ -128,7 +128,7 @@ def decode_given(
                 read = list(paths[i])[: int(m[row])]
                 visible[row, : len(read)] = torch.tensor(read, device=model.device)
         right = model.embed_target(target)
-        info = model.token_infos(source)
+        info = model.embed_source(source).info
         forced = Forced(index, source, target, visible, n, m, info, right.info)
         with observed(model, partial(observer, forced)):
             encoded = model.encode(model.embed_source(source), n)

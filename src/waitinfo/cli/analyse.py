@@ -2,92 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.markup import escape
-from rich.table import Table as RichTable
+import typer
 
-from waitinfo.analysis.run import ANALYSES, analyse, choose
-from waitinfo.analysis.study import Study, Subject, check_comparable
-from waitinfo.analysis.summaries import Numbers, Table
-from waitinfo.analysis.tagger import Tagger, make_tagger
-from waitinfo.cli.display import note, print_table, progress_bar
-from waitinfo.cli.loading import load, use_threads
-from waitinfo.cli.options import numbers
+from waitinfo.cli.options import ModelOptions, numbers, use_threads
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.evaluation.curves import check_axis
-from waitinfo.evaluation.evaluate import Evaluation, TestSet
-from waitinfo.evaluation.latency import METRICS, PROFILES
-from waitinfo.evaluation.plot import pyplot
-from waitinfo.evaluation.quality import check_installed
-from waitinfo.model.saving import LoadedModel
-from waitinfo.progress import Progress
-from waitinfo.systems import System, check_dial
+from waitinfo.systems import check_dial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waitinfo.analysis.study import Subject
+    from waitinfo.analysis.tagger import Tagger
+    from waitinfo.evaluation.evaluate import TestSet
+    from waitinfo.model.saving import LoadedModel
+    from waitinfo.progress import Progress
+    from waitinfo.systems import System
 
 STORE = "translations"
 DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)
 BY_TOKENS = ("wait-info", "wait-k", "multipath", "moe-wait-k")  # systems with such dials
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked for on the command line."""
+@dataclass(kw_only=True)
+class Analyse(ModelOptions):
+    """Options of `analyse`."""
 
-    model: Path | None
-    source: Path
-    reference: Path
-    out: Path
-    what: str | None
-    k: str | None
-    system: str | None
-    settings: list[str]
-    against: Path | None
-    against_system: str | None
-    against_settings: list[str]
-    against_k: str | None
-    source_tags: list[str]
-    target_tags: list[str]
-    case: int | None
-    sentences: int
-    x: str
-    device: str
-    dtype: str
-    threads: int
+    source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
+    reference: Annotated[Path, typer.Option(help="Their translations.")]
+    out: Annotated[Path, typer.Option(help="Folder for numbers, pictures and report.html.")]
+    what: Annotated[
+        str | None,
+        typer.Option(
+            help="pos, ratio, early-stop, attention, case, difficulty, significance, separated "
+            "by commas [default: all that can be made]."
+        ),
+    ] = None
+    k: Annotated[
+        str | None, typer.Option(help="Dial values, for example 1,3,5 [default: 1,3,5,7,9].")
+    ] = None
+    against: Annotated[
+        Path | None, typer.Option(help="A second model or run folder, to compare with.")
+    ] = None
+    against_system: Annotated[
+        str | None,
+        typer.Option(
+            help="Decode the second one with this system [default: its own with --against; else "
+            "multipath, which is wait-k with any k]."
+        ),
+    ] = None
+    against_set: Annotated[
+        list[str],
+        typer.Option(
+            help="An option of the second system, as catch_up=6; with several values, as "
+            "catch_up=0,6,10, significance compares with each."
+        ),
+    ] = field(default_factory=list)
+    against_k: Annotated[
+        str | None, typer.Option(help="Its dial values [default: those of --k, or its own].")
+    ] = None
+    source_tags: Annotated[
+        list[str],
+        typer.Option(
+            help="For pos: a file of tagged source words to train a tagger on and one to test it "
+            "on (word, tab, UPOS tag), or spacy:MODEL or stanza:LANGUAGE."
+        ),
+    ] = field(default_factory=list)
+    target_tags: Annotated[list[str], typer.Option(help="The same for the target language.")] = (
+        field(default_factory=list)
+    )
+    case: Annotated[
+        int | None,
+        typer.Option(
+            help="Line of the sentence for the case study [default: the first short one]."
+        ),
+    ] = None
+    sentences: Annotated[
+        int, typer.Option(help="Analyse so many, spread over the test set [default: all].")
+    ] = 0
+    x: Annotated[
+        str, typer.Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")
+    ] = "paper.AL"
 
 
-def run(request: Request) -> None:
-    wanted = _wanted(request.what)
-    x = check_axis("--x", request.x)
-    if x not in {f"{profile}.{metric}" for profile in PROFILES for metric in METRICS}:
-        raise WaitinfoError(f"--x {request.x}: must be a latency, as paper.AL or word.LAAL")
-    test, lines = _test_set(request)
+def analyse(options: Analyse) -> None:
+    """Analyse a model: what its info measures, where it stops early, where policies differ.
+
+    Writes one JSON per analysis, its pictures (PNG and SVG), and report.html with all of them.
+    The second system is, if none is given, the same model decoded by wait-k. Translations are
+    kept in the folder: the same command continues an interrupted analysis.
+
+    Examples:
+
+        waitinfo analyse --model run --source test.de --reference test.en --out analysis
+
+        waitinfo analyse --source test.de --reference test.en --what case --case 7 --out case
+
+        waitinfo analyse --source test.de --reference test.en --what pos --out pos \\
+            --source-tags de.train.tsv de.test.tsv --target-tags en.train.tsv en.test.tsv
+
+        waitinfo analyse --model run --against multipath-run --what significance …
+
+        waitinfo analyse --source test.de --reference test.en --what significance --out catch-up \\
+            --against-system multipath --against-set catch_up=0,6,8,10
+    """
+    from waitinfo.analysis.run import ANALYSES, choose
+    from waitinfo.analysis.run import analyse as make
+    from waitinfo.analysis.study import Study
+    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.tables import summary_table
+    from waitinfo.evaluation.curves import LATENCIES, check_axis
+    from waitinfo.evaluation.plot import pyplot
+    from waitinfo.evaluation.quality import check_installed
+
+    wanted = _wanted(options.what)
+    x = check_axis("--x", options.x)
+    if x not in LATENCIES:
+        raise WaitinfoError(f"--x {options.x}: must be a latency, as paper.AL or word.LAAL")
+    test, lines = _test_set(options)
     check_installed()
     pyplot()
-    use_threads(request.threads)
-    if request.out.exists() and not request.out.is_dir():
-        raise WaitinfoError(f"--out {request.out}: is a file; give a folder")
-    main, others = _subjects(request, test, x)
-    _make_store(request.out)
+    use_threads(options.threads)
+    if options.out.exists() and not options.out.is_dir():
+        raise WaitinfoError(f"--out {options.out}: is a file; give a folder")
+    main, others = _subjects(options, test, x)
+    _make_store(options.out)
     with progress_bar() as progress:
-        study = Study(main, others, x, {}, request.case, lines, progress=progress)
-        study.taggers |= _taggers(request, wanted, main, progress)
+        study = Study(main, others, x, {}, options.case, lines, progress=progress)
+        study.taggers |= _taggers(options, wanted, main, progress)
         chosen = choose(study, wanted)
         try:
-            found = analyse(study, chosen, request.out, asked=bool(wanted))
+            found = make(study, chosen, options.out, asked=bool(wanted))
         except KeyboardInterrupt:
             note("stopped; the same command continues from here")
             raise
-    _show(found)
+    for name, figures in found.items():
+        for table in ANALYSES[name].tables(figures):
+            summary_table(table)
     for line in study.notes:
         note(line)
-    note(f"written: {request.out / 'report.html'}")
+    note(f"written: {options.out / 'report.html'}")
 
 
 def _wanted(what: str | None) -> list[str] | None:
     if what is None:
         return None
+    from waitinfo.analysis.run import ANALYSES
+
     names = list(dict.fromkeys(name.strip() for name in what.split(",")))
     for name in names:
         if name not in ANALYSES:
@@ -95,17 +159,19 @@ def _wanted(what: str | None) -> list[str] | None:
     return names
 
 
-def _test_set(request: Request) -> tuple[TestSet, list[int]]:
+def _test_set(options: Analyse) -> tuple[TestSet, list[int]]:
     """The sentences to analyse, and their lines in the file."""
-    test = TestSet.read(request.source, request.reference)
-    count, asked = len(test.sources), request.sentences
+    from waitinfo.evaluation.evaluate import TestSet
+
+    test = TestSet.read(options.source, options.reference)
+    count, asked = len(test.sources), options.sentences
     if asked < 0:
         raise WaitinfoError(f"--sentences {asked}: must be 0, for all, or more")
-    if request.case is not None and not 1 <= request.case <= count:
-        raise WaitinfoError(f"--case {request.case}: {request.source} has lines 1 to {count:,}")
+    if options.case is not None and not 1 <= options.case <= count:
+        raise WaitinfoError(f"--case {options.case}: {options.source} has lines 1 to {count:,}")
     kept = min(count, asked or count)
     rows = [number * count // kept for number in range(kept)]
-    case = None if request.case is None else request.case - 1
+    case = None if options.case is None else options.case - 1
     if case is not None and case not in rows:  # it takes the place of its neighbour
         neighbour = min(rows, key=lambda row: abs(row - case))
         rows = sorted({case, *rows} - {neighbour})
@@ -127,29 +193,32 @@ def _make_store(out: Path) -> None:
 # The systems
 
 
-def _subjects(request: Request, test: TestSet, x: str) -> tuple[Subject, list[Subject]]:
+def _subjects(options: Analyse, test: TestSet, x: str) -> tuple[Subject, list[Subject]]:
     """The system, and those that it is compared with."""
-    store = request.out / STORE
-    first = load(request.model, request.device, request.dtype, request.system, request.settings)
-    dials = _dials(first.system, "--k", request.k)
-    main = Subject(_name(first, request.settings), Evaluation(first, test), dials, store, x)
+    from waitinfo.analysis.study import Subject, check_comparable
+    from waitinfo.evaluation.evaluate import Evaluation
+
+    store = options.out / STORE
+    first = options.load(options.model)
+    dials = _dials(first.system, "--k", options.k)
+    main = Subject(_name(first, options.settings), Evaluation(first, test), dials, store, x)
     others: list[Subject] = []
-    combinations = _combinations(request.against_settings)
+    combinations = _combinations(options.against_set)
     for settings in combinations:
-        second = _second(request, first, settings)
+        second = _second(options, first, settings)
         if second is None:
             break
         known = [first, *(other.evaluation.loaded for other in others)]
         if len(combinations) > 1 and any(_same(one, second) for one in known):
             continue  # one of the combinations changes nothing
-        dials = _other_dials(request, first.system, second.system)
+        dials = _other_dials(options, first.system, second.system)
         name = _name(second, settings)
         if name == main.name:
             name = f"{name} ({second.folder.resolve().name})"
         others.append(Subject(name, Evaluation(second, test), dials, store, x))
         check_comparable(main, others[-1], x)
     if len(combinations) > 1 and second is not None and not others:
-        given = " ".join(request.against_settings)
+        given = " ".join(options.against_set)
         raise WaitinfoError(f"--against-set {given}: changes nothing")
     return main, others
 
@@ -182,32 +251,32 @@ def _name(loaded: LoadedModel, settings: Sequence[str]) -> str:
     return " ".join([loaded.system.name, *changed]).replace("/", "_")
 
 
-def _other_dials(request: Request, first: System, second: System) -> list[float]:
+def _other_dials(options: Analyse, first: System, second: System) -> list[float]:
     """Those given, or those of the first system if the second can have them, too."""
-    given = request.against_k
+    given = options.against_k
     if given is None and second.name in BY_TOKENS and type(second.dial) is type(first.dial):
         try:
-            return _dials(second, "--k", request.k)
+            return _dials(second, "--k", options.k)
         except WaitinfoError:  # as K = 2.5, where wait-k needs whole numbers
             return _dials(second, "--k", None)
     return _dials(second, "--against-k", given)
 
 
-def _second(request: Request, first: LoadedModel, settings: list[str]) -> LoadedModel | None:
+def _second(options: Analyse, first: LoadedModel, settings: list[str]) -> LoadedModel | None:
     """A second system: the one given, or the same model decoded by wait-k."""
-    asked = request.against or request.against_system or settings
-    system = request.against_system
+    asked = options.against or options.against_system or settings
+    system = options.against_system
     if not asked:
         fits = first.model.config.cross_attention == "plain"
         if not fits or first.model.config.encoder != "causal" or first.system.name != "wait-info":
-            if request.against_k is not None:
+            if options.against_k is not None:
                 raise WaitinfoError("--against-k: no second system; give --against-system too")
             return None
         system = "multipath"
-    elif request.against is None and system is None:
+    elif options.against is None and system is None:
         system = first.system.name
-    path = request.against or request.model
-    return load(path, request.device, request.dtype, system, settings)
+    path = options.against or options.model
+    return replace(options, system=system, settings=settings).load(path)
 
 
 def _dials(system: System, option: str, given: str | None) -> list[float]:
@@ -219,10 +288,12 @@ def _dials(system: System, option: str, given: str | None) -> list[float]:
 
 
 def _taggers(
-    request: Request, wanted: Sequence[str] | None, main: Subject, progress: Progress
+    options: Analyse, wanted: Sequence[str] | None, main: Subject, progress: Progress
 ) -> dict[str, Tagger]:
     """Taggers for the sides that have tags, if they are needed."""
-    given = {"source": request.source_tags, "target": request.target_tags}
+    from waitinfo.analysis.tagger import make_tagger
+
+    given = {"source": options.source_tags, "target": options.target_tags}
     if (wanted and "pos" not in wanted) or not main.has_info:
         return {}
     return {
@@ -230,26 +301,3 @@ def _taggers(
         for side, values in given.items()
         if values
     }
-
-
-# What is shown
-
-
-def _show(found: dict[str, Numbers]) -> None:
-    for name, numbers_ in found.items():
-        for table in ANALYSES[name].tables(numbers_):
-            print_table(_rich(table), table.title)
-
-
-def _rich(table: Table) -> RichTable:
-    """As narrow as its words; names of systems are never cut."""
-    made = RichTable(padding=(0, 0), pad_edge=False)
-    for number, head in enumerate(table.heads):
-        text = number == 0 or table.textual
-        made.add_column(
-            escape(head), justify="left" if text else "right", overflow="fold",
-            no_wrap=number == 0,
-        )  # fmt: skip
-    for row in table.rows:
-        made.add_row(*map(escape, row))
-    return made

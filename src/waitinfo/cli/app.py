@@ -5,48 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
 
-# Options that take several values after one flag: --source a b c.
-LISTS = {
-    "prepare": {"--source", "--target", "--tsv", "--dev-source", "--dev-target", "--exclude-source",
-                "--exclude-target", "--in-order", "--tagged"},
-    "train": {"--set"},
-    "distill": {"--teacher", "--text", "--mix", "--set"},
-    "translate": {"--set"},
-    "evaluate": {"--set"},
-    "analyse": {"--set", "--against-set", "--source-tags", "--target-tags"},
-    "serve": {"--model", "--origins"},
-}  # fmt: skip
-TEXT_FOLLOWS = {"translate"}  # there a list ends at the first argument that is not name=value
 STOPPED = 130  # exit status after Ctrl-C
-SETTING = re.compile(r"[A-Za-z_][\w.]*=")
-
-
-def expand_lists(arguments: Sequence[str]) -> list[str]:
-    """`--source a b` as the parser wants it: `--source a --source b`."""
-    if not arguments or arguments[0] not in LISTS:
-        return list(arguments)
-    verb, flags = arguments[0], LISTS[arguments[0]]
-    expanded = [verb]
-    flag, values = None, 0
-    for argument in arguments[1:]:
-        if argument.startswith("-") and argument != "-":
-            name, equals, _ = argument.partition("=")
-            flag, values = (name if name in flags else None), len(equals)
-        elif flag is not None:
-            if values and verb in TEXT_FOLLOWS and not SETTING.match(argument):
-                flag = None
-            elif values:
-                expanded.append(flag)
-            values += 1
-        expanded.append(argument)
-    return expanded
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,9 +77,9 @@ def _run(arguments: Sequence[str]) -> None:
         import typer
     except ImportError:
         raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
-    from waitinfo.cli.commands import app
+    from waitinfo.cli.verbs import app
 
-    given = expand_lists(arguments) or ["--help"]
+    given = list(arguments) or ["--help"]
     try:
         code = app(args=given, prog_name="waitinfo", standalone_mode=False)
     except typer.Abort as error:  # what typer makes of Ctrl-C, and of an end of input

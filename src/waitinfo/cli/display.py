@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +20,6 @@ from rich.table import Table
 
 from waitinfo.progress import Lines, Progress
 from waitinfo.training.display import (
-    Display,
     LineDisplay,
     Record,
     format_briefly,
@@ -133,26 +130,6 @@ def print_table(table: Table, heading: str = "") -> None:
     out.print(table)
 
 
-def summarise_corpus(manifest: dict[str, Any], out: Path) -> None:
-    train, dev = manifest["splits"]["train"], manifest["splits"]["dev"]
-    vocabulary = manifest["vocabulary"]
-    sizes = (
-        f"{vocabulary['source']:,} (joint)"
-        if vocabulary["joint"]
-        else f"{vocabulary['source']:,} and {vocabulary['target']:,}"
-    )
-    note(
-        f"{out}: {train['pairs']:,} pairs to train on, {dev['pairs']:,} to validate on; "
-        f"{train['source_tokens']:,} source and {train['target_tokens']:,} target tokens; "
-        f"vocabulary {sizes}"
-    )
-    for kind, count in manifest.get("copies", {}).items():
-        note(f"  {count:,} of them: {kind}")
-    for what in ("dropped", "dropped_copies"):
-        for reason, count in manifest.get(what, {}).items():
-            note(f"  {what.replace('_', ' ')} {count:,}: {reason}")
-
-
 class LiveDisplay(LineDisplay):
     """A bar that fills as the run goes, with validations printed above it."""
 
@@ -180,7 +157,3 @@ class LiveDisplay(LineDisplay):
 
     def close(self) -> None:
         self.bars.stop()
-
-
-def training_display() -> Display:
-    return LiveDisplay() if console.is_terminal and sys.stderr.isatty() else LineDisplay()

@@ -1,94 +1,121 @@
-"""`waitinfo distill`: loads the teachers, and reports what came out."""
+"""`waitinfo distill`."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from waitinfo.cli.display import note, progress_bar
-from waitinfo.cli.loading import load, use_threads
-from waitinfo.distillation.choosing import CHOICES
-from waitinfo.distillation.distill import (
-    DistillOptions,
-    Report,
-    check_output,
-    check_start,
-    distill,
-)
-from waitinfo.distillation.filters import Filters
-from waitinfo.distillation.mixing import Data, parse_mix
-from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.folder import read_config
-from waitinfo.model.saving import LoadedModel
-from waitinfo.progress import Silent
-from waitinfo.streaming.lag import Dials
-from waitinfo.text.languages import Languages
-from waitinfo.translation.options import TranslationOptions
-from waitinfo.translation.processes import Processes
+import typer
+
+from waitinfo.cli.options import BatchOptions, Paths, use_threads
+from waitinfo.errors import unknown
+
+if TYPE_CHECKING:
+    from waitinfo.distillation.distill import Report
+    from waitinfo.model.saving import LoadedModel
+    from waitinfo.translation.decoding import TranslationOptions
 
 BEAM = 5  # of full-sentence teachers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was typed."""
+@dataclass(kw_only=True)
+class Distill(BatchOptions):
+    """Options of `distill`."""
 
-    teachers: list[Path]
-    data: Path
-    out: Path
-    texts: list[Path]
-    mix: list[str]
-    system: str | None
-    settings: list[str]
-    k: float | None
-    lag: float | None
-    beam: int | None
-    best: int | None
-    choose: str
-    temperature: float
-    top_k: int
-    max_tokens: int
-    max_ratio: float
-    seed: int
-    resume: bool
-    force: bool
-    rows: int | None
-    device: str
-    dtype: str
-    threads: int
+    teacher: Annotated[
+        Paths, typer.Option(help="Model or run folders; several translate together.")
+    ]
+    data: Annotated[Path, typer.Option(help="A corpus made by prepare, or a TSV file.")]
+    out: Annotated[Path, typer.Option(help="Corpus folder to write, or a .tsv file.")]
+    text: Annotated[Paths, typer.Option(help="Further source text, which has no translation.")] = (
+        field(default_factory=list)
+    )
+    mix: Annotated[
+        list[str],
+        typer.Option(
+            help="Share of the pairs of an origin: original=0.5, distilled=1, monotone=1 "
+            "[default: all of each]."
+        ),
+    ] = field(default_factory=list)
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="Translate by this system: wait-k or wait-info makes monotone pairs "
+            "[default: the teacher's own]."
+        ),
+    ] = None
+    beam: Annotated[
+        int | None, typer.Option(help="Beam width [default: 5 for full-sentence teachers].")
+    ] = None
+    best: Annotated[
+        int | None,
+        typer.Option(help="Translations to choose from [default: the beam, or 1 by score]."),
+    ] = None
+    choose: Annotated[
+        str,
+        typer.Option(help="By the teacher's score, or by chrf or bleu against the reference."),
+    ] = "score"
+    max_tokens: Annotated[int, typer.Option(help="Longest sentence kept, in tokens.")] = 250
+    max_ratio: Annotated[float, typer.Option(help="Largest length ratio kept.")] = 3.0
 
 
-def run(request: Request) -> None:
-    """Distill; of several processes, the first one talks."""
-    if request.k is not None and request.lag is not None:
-        raise WaitinfoError("--lag: chooses the dial; leave out --k")
-    if request.choose not in CHOICES:
-        raise unknown("--choose", request.choose, CHOICES)
-    mix, data = parse_mix(request.mix), Data(request.data, request.texts)
-    check_output(data, request.out)
-    use_threads(request.threads)
+def distill(options: Distill) -> None:
+    """Make training text of a teacher's translations.
+
+    A full-sentence teacher makes `distilled` pairs. A simultaneous one makes `monotone` pairs,
+    whose word order follows the source where it can: give a multipath or wait-info model, or
+    choose --system. Originals and new pairs are mixed, and each is marked with its origin. To have
+    both kinds, distill the result once more: only `original` pairs are translated.
+
+    An interrupted call continues with --resume. Several processes share the work:
+    torchrun --nproc-per-node 8 -m waitinfo distill …
+
+    Examples:
+
+        waitinfo distill --teacher teacher --data corpus --out distilled --device cuda
+
+        waitinfo distill --teacher a b --data corpus --out out --beam 8 --choose chrf
+
+        waitinfo distill --teacher run --k 5 --data corpus --mix original=0.5 --out monotone
+
+        waitinfo distill --teacher multipath --system wait-k --k 7 --data corpus --out monotone
+
+        waitinfo distill --teacher teacher --data pairs.tsv.xz --text german.txt --out new.tsv.xz
+    """
+    from waitinfo.cli.display import progress_bar
+    from waitinfo.distillation import distill as distillation
+    from waitinfo.distillation.choosing import CHOICES
+    from waitinfo.distillation.filters import Filters
+    from waitinfo.distillation.mixing import Data, parse_mix
+    from waitinfo.progress import Silent
+    from waitinfo.text.languages import Languages
+    from waitinfo.translation.sharing import Processes
+
+    options.check_dial()
+    if options.choose not in CHOICES:
+        raise unknown("--choose", options.choose, CHOICES)
+    mix, data, out = parse_mix(options.mix), Data(options.data, options.text), options.out
+    distillation.check_output(data, out)
+    use_threads(options.threads)
     processes = Processes.join()
     if processes.size == 1:  # before models are loaded; else the first process does it for all
-        begun = request.out.parent / f".{request.out.name}.distill"
-        check_start(request.out, begun.exists(), request.resume, request.force)
-    on_gpu = request.device.startswith("cuda")
-    dtype = "bfloat16" if on_gpu and request.dtype == "auto" else request.dtype
-    device = processes.device(request.device)
-    teachers = [
-        load(path, device, dtype, request.system, request.settings) for path in request.teachers
-    ]
+        begun = out.parent / f".{out.name}.distill"
+        distillation.check_start(out, begun.exists(), options.resume, options.force)
+    device = processes.device(options.device)
+    teachers = [options.load_for_batches(path, device) for path in options.teacher]
     first = teachers[0]
     languages = Languages(
         first.languages.source or data.languages.source,
         first.languages.target or data.languages.target,
     )
-    options = DistillOptions(
-        translation_options(request, first),
-        request.choose,
+    how = distillation.DistillOptions(
+        _translation(options, first),
+        options.choose,
         mix,
-        Filters(request.max_tokens, request.max_ratio, languages),
-        request.seed,
+        Filters(options.max_tokens, options.max_ratio, languages),
+        options.seed,
     )
     with progress_bar(paced=True) if processes.leads else nullcontext(Silent()) as progress:
         if processes.leads and _untrained(first):
@@ -96,49 +123,45 @@ def run(request: Request) -> None:
                 f"{first.folder}: was trained on whole sentences, so what it writes under "
                 f"{first.system.name} is poor; a simultaneous model is a better teacher here"
             )
-        report = distill(
-            teachers,
-            data,
-            request.out,
-            options,
-            request.resume,
-            request.force,
-            request.rows,
-            processes,
+        report = distillation.distill(
+            teachers, data, out, how, options.resume, options.force, options.rows, processes,
             progress,
-        )
+        )  # fmt: skip
     if processes.leads:
-        _show(request.out, report)
+        _show(out, report)
 
 
 def _untrained(loaded: LoadedModel) -> bool:
     """Whether a model writes under a path that it was never trained on."""
+    from waitinfo.model.folder import read_config
+
     return loaded.system.simultaneous and read_config(loaded.folder)["system"]["name"] == "full"
 
 
-def translation_options(request: Request, teacher: LoadedModel) -> TranslationOptions:
+def _translation(options: Distill, teacher: LoadedModel) -> TranslationOptions:
     """How the teacher translates: with a beam, by sampling, or simultaneously."""
-    sampled, simultaneous = request.temperature > 0, teacher.system.simultaneous
-    beam = request.beam or (1 if sampled or simultaneous else BEAM)
-    compared = request.choose != "score"
-    best = request.best or (beam if compared and not sampled else 1)
-    k = request.k
-    if request.lag is not None:
-        k = Dials(teacher.folder, teacher.system).at_lag(request.lag)
-    options = TranslationOptions(
-        k=k,
+    from waitinfo.translation.decoding import TranslationOptions
+
+    sampled, simultaneous = options.temperature > 0, teacher.system.simultaneous
+    beam = options.beam or (1 if sampled or simultaneous else BEAM)
+    compared = options.choose != "score"
+    best = options.best or (beam if compared and not sampled else 1)
+    found = TranslationOptions(
+        k=options.dial(teacher),
         beam=beam,
         best=best,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        seed=request.seed,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        seed=options.seed,
         scores=best > 1 and not compared,
     )
-    options.dial(teacher.system)  # raise errors now
-    return options
+    found.dial(teacher.system)  # raise errors now
+    return found
 
 
 def _show(out: Path, report: Report | None) -> None:
+    from waitinfo.cli.display import note
+
     if report is None:
         note(f"{out} is complete")
         return

@@ -4,215 +4,260 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from waitinfo.cli.display import note, progress_bar
-from waitinfo.cli.loading import check_beam, load, use_threads
-from waitinfo.cli.options import numbers
-from waitinfo.cli.tables import (
-    calibration_table,
-    condition_table,
-    document_tables,
-    point_tables,
-)
+import typer
+
+from waitinfo.cli.options import Beam, Ending, ModelOptions, check_beam, numbers, use_threads
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.calibrate import calibrate, default_dials
-from waitinfo.evaluation.conditions import Condition, parse_conditions
-from waitinfo.evaluation.documents import (
-    AUTO,
-    DocumentEvaluation,
-    Documents,
-    evaluate_documents,
-)
-from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
-from waitinfo.evaluation.instances import read_instances
-from waitinfo.evaluation.output import FolderOutput, Output
-from waitinfo.evaluation.points import Point
-from waitinfo.evaluation.quality import (
-    COMET_MODEL,
-    RESAMPLES,
-    check_installed,
-    comet,
-    load_comet,
-)
-from waitinfo.model.calibration import FILE as CALIBRATION
-from waitinfo.model.calibration import write_calibration
-from waitinfo.model.saving import LoadedModel
-from waitinfo.progress import Progress
-from waitinfo.streaming.lag import Dials
-from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import check_dial
 
+if TYPE_CHECKING:
+    from waitinfo.evaluation.conditions import Condition
+    from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing
+    from waitinfo.evaluation.output import Output
+    from waitinfo.evaluation.points import Point
+    from waitinfo.model.saving import LoadedModel
+    from waitinfo.progress import Progress
+
+AUTO = "auto"
 BLOCK = "25"  # lines of a document where --documents does not say
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked for on the command line."""
+@dataclass(kw_only=True)
+class Evaluate(ModelOptions):
+    """Options of `evaluate`."""
 
-    model: Path | None
-    source: Path
-    reference: Path
-    out: Path | None
-    k: str | None
-    lag: str | None
-    calibrate: bool
-    documents: str | None
-    segment: str
-    condition: str | None
-    system: str | None
-    settings: list[str]
-    ending: str
-    beam: int
-    name: str | None
-    label: str | None
-    run: str | None
-    save_text: bool | None
-    overwrite: bool
-    rate: float | None
-    timed: int
-    comet: bool
-    device: str
-    dtype: str
-    threads: int
+    source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
+    reference: Annotated[Path, typer.Option(help="Their translations.")]
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to."),
+    ] = None
+    k: Annotated[
+        str | None, typer.Option(help="Dial values, for example 1,3,5 [default: the system's own].")
+    ] = None
+    lag: Annotated[
+        str | None, typer.Option(help="Lags in words instead, for example 3,4 (calibrated models).")
+    ] = None
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Store in the model which dial has which lag.")
+    ] = False
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="One stream for each document: all, lines per document, or a file of names."
+        ),
+    ] = None
+    segment: Annotated[
+        str, typer.Option(help="How documents are divided: as translate --segment.")
+    ] = AUTO
+    condition: Annotated[
+        str | None,
+        typer.Option(help="clean, lower, errors-N, documents, documents-lower, …, or all."),
+    ] = None
+    ending: Ending = "guard"
+    beam: Beam = 1
+    name: Annotated[str | None, typer.Option(help="Name of the curve [default: the system's].")] = (
+        None
+    )
+    label: Annotated[
+        str | None, typer.Option(help="What to write at the point in a plot [default: k].")
+    ] = None
+    run: Annotated[
+        str | None,
+        typer.Option(help="Name of the training run [default: the run folder's name]."),
+    ] = None
+    save_text: Annotated[
+        bool | None,
+        typer.Option(
+            "--save-text/--no-save-text",
+            help="Keep translations and instances.log [default: where --out is a folder].",
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Recompute existing points.")] = (
+        False
+    )
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Words per second: also measure latency with computation at this rate."),
+    ] = None
+    timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100
+    comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False
 
 
-def run(request: Request) -> None:
-    if request.calibrate:
-        _calibrate(request)
+def evaluate(options: Evaluate) -> None:
+    """Score a model on a test set: quality and latency, one point for each dial value.
+
+    In a folder, every point gets NAME-K.json with all metrics, and a folder NAME-K with the
+    translations and the `instances.log` that SimulEval reads. A file in .jsonl gets one line per
+    point. The same command continues an interrupted evaluation.
+
+    Examples:
+
+        waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
+
+        waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
+
+        waitinfo evaluate --model run --source test.de --reference test.en --out points.jsonl
+
+        waitinfo evaluate --model multipath --system adaptive-wait-k --k 0.2,0.5 …
+
+        waitinfo evaluate --model run --source dev.de --reference dev.en --calibrate
+
+        waitinfo evaluate --model run --source t.de --reference t.en --lag 3,4 --out results
+
+        waitinfo evaluate --model run --source t.de --reference t.en --documents 25 --out results
+
+        waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
+    """
+    from waitinfo.cli import tables
+    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.evaluation.evaluate import TestSet, Timing
+    from waitinfo.evaluation.output import Output
+    from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
+
+    if options.calibrate:
+        _calibrate(options)
         return
-    if request.out is None:
+    if options.out is None:
         raise WaitinfoError("--out: give a folder or a .jsonl file for the points")
-    conditions = _conditions(request)
-    output = Output.at(request.out, request.save_text, request.overwrite)
-    test = TestSet.read(request.source, request.reference)
+    conditions = _conditions(options)
+    output = Output.at(options.out, options.save_text, options.overwrite)
+    test = TestSet.read(options.source, options.reference)
     if any(condition.documents for condition in conditions):
         test.check_words("--documents: latency")
-    _check_names(request)
+    _check_names(options)
     check_installed()
-    timing = None if request.rate is None else Timing(request.rate, request.timed)
-    if request.comet and not output.text:
+    timing = None if options.rate is None else Timing(options.rate, options.timed)
+    if options.comet and not output.text:
         raise WaitinfoError("--comet: scores the saved text; give --save-text with it")
-    if request.comet:
+    if options.comet:
         load_comet(COMET_MODEL)
-    use_threads(request.threads)
-    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
-    check_beam(loaded.system, request.beam)
-    decodings = _decodings(request, loaded)
-    if request.label is not None and len(decodings) > 1:
+    use_threads(options.threads)
+    loaded = options.load(options.model)
+    check_beam(loaded.system, options.beam)
+    decodings = _decodings(options, loaded)
+    if options.label is not None and len(decodings) > 1:
         raise WaitinfoError("--label: names one point; give one value of --k with it")
-    if timing and request.beam > 1:
+    if timing and options.beam > 1:
         raise WaitinfoError("--rate: streams translate greedily; leave --beam out")
     output.prepare()
-    job = _Job(request, loaded, test, output, timing)
     try:
         with progress_bar() as progress:
-            found = {each: job.points(each, decodings, progress) for each in conditions}
+            found = {
+                each: _points(options, each, loaded, test, decodings, output, timing, progress)
+                for each in conditions
+            }
     except KeyboardInterrupt:
         note("stopped; the same command continues from here")
         raise
     if len(found) > 1:
-        condition_table(found)
+        tables.condition_table(found)
         return
     (points,) = found.values()
-    (document_tables if conditions[0].documents else point_tables)(points[0]["name"], points)
+    shown = tables.document_tables if conditions[0].documents else tables.point_tables
+    shown(points[0]["name"], points)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The evaluation of a model under several conditions."""
+def _points(
+    options: Evaluate,
+    condition: Condition,
+    loaded: LoadedModel,
+    test: TestSet,
+    decodings: list[Decoding],
+    output: Output,
+    timing: Timing | None,
+    progress: Progress,
+) -> list[Point]:
+    """The points of a model under one condition."""
+    from waitinfo.evaluation.documents import DocumentEvaluation, Documents, evaluate_documents
+    from waitinfo.evaluation.evaluate import Evaluation
+    from waitinfo.evaluation.output import FolderOutput
+    from waitinfo.evaluation.quality import RESAMPLES
 
-    request: Request
-    loaded: LoadedModel
-    test: TestSet
-    output: Output
-    timing: Timing | None
-
-    def points(
-        self, condition: Condition, decodings: list[Decoding], progress: Progress
-    ) -> list[Point]:
-        evaluation, output = self._evaluation(condition), self.output
-        if condition.name != "clean" and isinstance(output, FolderOutput):
-            # In a folder, names of points do not tell conditions apart.
-            output = replace(output, place=output.place / condition.name)
-        if isinstance(evaluation, DocumentEvaluation):
-            return [
-                evaluate_documents(evaluation, decoding, output, RESAMPLES, progress)
-                for decoding in decodings
-            ]
-        return [
-            _point(evaluation, decoding, output, self.timing, self.request, progress)
-            for decoding in decodings
-        ]
-
-    def _evaluation(self, condition: Condition) -> Evaluation:
-        request, loaded = self.request, self.loaded
-        test = condition.apply(self.test, loaded.languages.source)
-        if not condition.documents:
-            return Evaluation(loaded, test, request.name, request.run)
-        documents = Documents.parse(request.documents or BLOCK, len(test.sources))
-        return DocumentEvaluation(
-            loaded, test, documents, request.name, request.run, request.segment
+    if condition.name != "clean" and isinstance(output, FolderOutput):
+        # In a folder, names of points do not tell conditions apart.
+        output = replace(output, place=output.place / condition.name)
+    changed = condition.apply(test, loaded.languages.source)
+    if condition.documents:
+        documents = Documents.parse(options.documents or BLOCK, len(changed.sources))
+        long = DocumentEvaluation(
+            loaded, changed, documents, options.name, options.run, options.segment
         )
+        return [evaluate_documents(long, how, output, RESAMPLES, progress) for how in decodings]
+    evaluation = Evaluation(loaded, changed, options.name, options.run)
+    return [_point(evaluation, how, output, timing, options, progress) for how in decodings]
 
 
-def _conditions(request: Request) -> list[Condition]:
+def _conditions(options: Evaluate) -> list[Condition]:
+    from waitinfo.evaluation.conditions import parse_conditions
+    from waitinfo.streaming.segmenter import Segmentation
+
     chosen = parse_conditions(
-        request.condition or ("clean" if request.documents is None else "documents")
+        options.condition or ("clean" if options.documents is None else "documents")
     )
     in_documents = [condition for condition in chosen if condition.documents]
-    if request.documents is not None and not in_documents:
-        raise WaitinfoError(f"--documents: not used by --condition {request.condition}")
-    Segmentation.parse(request.segment)
-    if request.segment != AUTO and len(in_documents) < len(chosen):
+    if options.documents is not None and not in_documents:
+        raise WaitinfoError(f"--documents: not used by --condition {options.condition}")
+    Segmentation.parse(options.segment)
+    if options.segment != AUTO and len(in_documents) < len(chosen):
         raise WaitinfoError("--segment: for documents alone; a sentence is never divided")
-    if in_documents and (request.rate is not None or request.comet or request.label):
+    if in_documents and (options.rate is not None or options.comet or options.label):
         raise WaitinfoError("--rate, --comet and --label: not with documents")
     return chosen
 
 
-def _decodings(request: Request, loaded: LoadedModel) -> list[Decoding]:
+def _decodings(options: Evaluate, loaded: LoadedModel) -> list[Decoding]:
     """Dial values as given, or those that have the lags that were asked for."""
-    if request.lag is None:
-        return [
-            Decoding(check_dial(loaded.system, k), request.ending, request.beam)
-            for k in numbers("--k", request.k)
-        ]
-    if request.k is not None:
+    from waitinfo.evaluation.evaluate import Decoding
+    from waitinfo.streaming.lag import Dials
+
+    if options.lag is None:
+        asked = [None] if options.k is None else numbers("--k", options.k)
+        return [Decoding(check_dial(loaded.system, k), options.ending, options.beam) for k in asked]
+    if options.k is not None:
         raise WaitinfoError("--lag: chooses the dial; leave out --k")
     dials = Dials(loaded.folder, loaded.system)
     return [
-        Decoding(dials.at_lag(lag), request.ending, request.beam, lag)
-        for lag in numbers("--lag", request.lag)
-        if lag is not None
+        Decoding(dials.at_lag(lag), options.ending, options.beam, lag)
+        for lag in numbers("--lag", options.lag)
     ]
 
 
-def _calibrate(request: Request) -> None:
+def _calibrate(options: Evaluate) -> None:
     """Measure the lag of dial values and store it in the model folder."""
-    others = (request.lag, request.documents, request.condition, request.out)
-    if any(value is not None for value in others) or request.beam > 1 or request.segment != AUTO:
+    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.tables import calibration_table
+    from waitinfo.evaluation.calibrate import calibrate, default_dials
+    from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
+    from waitinfo.evaluation.quality import check_installed
+    from waitinfo.model.calibration import FILE, write_calibration
+
+    others = (options.lag, options.documents, options.condition, options.out)
+    if any(value is not None for value in others) or options.beam > 1 or options.segment != AUTO:
         raise WaitinfoError(
             "--calibrate: leave out --out, --lag, --documents, --segment, --condition, --beam"
         )
-    test = TestSet.read(request.source, request.reference)
+    test = TestSet.read(options.source, options.reference)
     check_installed()
-    use_threads(request.threads)
-    loaded = load(request.model, request.device, request.dtype, request.system, request.settings)
+    use_threads(options.threads)
+    loaded = options.load(options.model)
     dials = default_dials(loaded.system)
-    if request.k is not None:
-        dials = [check_dial(loaded.system, k) for k in numbers("--k", request.k)]
-    evaluation = Evaluation(loaded, test, request.name, request.run)
+    if options.k is not None:
+        dials = [check_dial(loaded.system, k) for k in numbers("--k", options.k)]
+    evaluation = Evaluation(loaded, test, options.name, options.run)
     with progress_bar() as progress:
-        decodings = [Decoding(k, request.ending) for k in dials]
+        decodings = [Decoding(k, options.ending) for k in dials]
         calibration = calibrate(evaluation, decodings, progress)
-    facts = {"ending": request.ending, "test": test.facts}
+    facts = {"ending": options.ending, "test": test.facts}
     write_calibration(loaded.folder, loaded.system, calibration, facts)
     calibration_table(loaded.system, calibration)
-    note(f"stored in {loaded.folder / CALIBRATION}; now --lag works with this model")
+    note(f"stored in {loaded.folder / FILE}; now --lag works with this model")
 
 
-def _check_names(request: Request) -> None:
-    for option, name in (("--name", request.name), ("--run", request.run)):
+def _check_names(options: Evaluate) -> None:
+    for option, name in (("--name", options.name), ("--run", options.run)):
         if name and ("/" in name or name.startswith(".")):
             raise WaitinfoError(f"{option} {name}: must be a plain file name")
 
@@ -222,18 +267,22 @@ def _point(
     decoding: Decoding,
     output: Output,
     timing: Timing | None,
-    request: Request,
+    options: Evaluate,
     progress: Progress,
 ) -> Point:
+    from waitinfo.evaluation.evaluate import evaluate_point
+    from waitinfo.evaluation.instances import read_instances
+    from waitinfo.evaluation.quality import COMET_MODEL, RESAMPLES, comet
+
     point = evaluate_point(evaluation, decoding, output, timing, RESAMPLES, progress)
-    changed = request.label is not None and point.get("label") != request.label
+    changed = options.label is not None and point.get("label") != options.label
     if changed:
-        point["label"] = request.label
-    if request.comet and "COMET" not in point["quality"]:
+        point["label"] = options.label
+    if options.comet and "COMET" not in point["quality"]:
         folder = output.text_folder(evaluation.key(decoding))
         texts = [found["prediction"] for found in read_instances(folder)]
         test = evaluation.test
-        gpus = int(request.device.startswith("cuda"))
+        gpus = int(options.device.startswith("cuda"))
         point["quality"]["COMET"] = comet(test.sources, texts, test.references, gpus=gpus)
         point["quality"]["COMET_signature"] = COMET_MODEL
         changed = True

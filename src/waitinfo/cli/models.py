@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
+import typer
 
-from waitinfo.cli.display import note
+from waitinfo.cli.options import PluginOptions
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import DEFAULT, bundled_models, find_model
 
 
-def run(name: str | None, pack: Path | None, out: Path | None, dtype: str) -> None:
-    if pack is not None:
-        _pack(pack, out, dtype)
-    elif out is not None:
+@dataclass(kw_only=True)
+class Models(PluginOptions):
+    """Options of `models`."""
+
+    name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None
+    pack: Annotated[
+        Path | None, typer.Option(help="Write a small copy of this model or run folder …")
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
+    dtype: Annotated[
+        str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
+    ] = "int8"
+
+
+def models(options: Models) -> None:
+    """List the models that come with waitinfo, show one's card, or pack one of your own.
+
+    Examples:
+
+        waitinfo models
+
+        waitinfo models de-en
+
+        waitinfo models --pack run --out my-model --dtype int8
+    """
+    if options.pack is not None:
+        options.load_plugins()
+        _pack(options.pack, options.out, options.dtype)
+    elif options.out is not None:
         raise WaitinfoError("--out: only with --pack")
-    elif name is not None:
-        _show(name)
+    elif options.name is not None:
+        _show(options.name)
     else:
         _list()
 
 
 def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from waitinfo.cli.display import note
+    from waitinfo.model.bundled import DEFAULT, bundled_models
+
     models = bundled_models()
     if not models:
         note("no models are bundled with this installation")
@@ -40,6 +70,12 @@ def _list() -> None:
 
 
 def _show(name: str) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from waitinfo.cli.display import note
+    from waitinfo.model.bundled import bundled_models
+
     models = bundled_models()
     if name not in models:
         raise unknown("model", name, models)
@@ -52,6 +88,8 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
+    from waitinfo.cli.display import note
+    from waitinfo.model.bundled import find_model
     from waitinfo.model.calibration import FILE as CALIBRATION
     from waitinfo.model.measuring import measure_inputs
     from waitinfo.model.saving import load_model, save_model

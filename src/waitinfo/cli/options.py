@@ -1,44 +1,190 @@
-"""Options that several commands share, and reading their values."""
+"""Options that several verbs share, and what they ask for: a model, threads, numbers.
+
+A verb writes its options once, as the fields of a dataclass. Those that it shares with others it
+inherits: an option added to `DecodingOptions` is an option of every verb that decodes with a model.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waitinfo.errors import WaitinfoError
 
-ModelFolder = Annotated[
-    Path | None,
-    typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
+if TYPE_CHECKING:
+    from waitinfo.model.saving import LoadedModel
+    from waitinfo.systems import System
+
+Paths = list[Path]
+Beam = Annotated[int, typer.Option(help="Beam width, for full-sentence models.")]
+Ending = Annotated[
+    str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
 ]
-DecodingSystem = Annotated[
-    str | None, typer.Option(help="Decode with this system [default: the one it was trained with].")
-]
-DecodingSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
-]
-Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
-        "on a CPU, else float32].",
-        show_default=False,
-    ),
-]
-Threads = Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")]
 
 
-def numbers(option: str, text: str | None) -> list[float | None]:
-    """`1,3,5` as numbers, each once; [None] where nothing was given."""
-    if text is None:
-        return [None]
+@dataclass(kw_only=True)
+class ComputeOptions:
+    """What a model computes on."""
+
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu"
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto"
+    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0
+
+
+@dataclass(kw_only=True)
+class PluginOptions:
+    """Systems that are not part of this package."""
+
+    plugins: Annotated[
+        Paths, typer.Option("--plugin", help="A Python file that defines systems; may be repeated.")
+    ] = field(default_factory=list)
+
+    def load_plugins(self) -> None:
+        """Make their systems known by name."""
+        from waitinfo.systems import load_plugins
+
+        load_plugins(self.plugins)
+
+
+@dataclass(kw_only=True)
+class SystemChoice(PluginOptions):
+    """The system that decides when to write."""
+
+    system: Annotated[
+        str | None,
+        typer.Option(help="Decode with this system [default: the one it was trained with]."),
+    ] = None
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
+    ] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class DecodingOptions(ComputeOptions, SystemChoice):
+    """How models are decoded."""
+
+    def load(self, path: Path | None) -> LoadedModel:
+        """A model, decoded and computed as these options say; None is the bundled one."""
+        from waitinfo.config import system_options
+        from waitinfo.model.bundled import find_model
+        from waitinfo.model.saving import load_model
+
+        self.load_plugins()
+        options = system_options(self.settings)
+        return load_model(find_model(path), self.device, self.dtype, self.system, options)
+
+
+@dataclass(kw_only=True)
+class ModelOptions(DecodingOptions):
+    """One model."""
+
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
+    ] = None
+
+
+@dataclass(kw_only=True)
+class BatchOptions(DecodingOptions):
+    """Text of any length, translated in large batches."""
+
+    k: Annotated[
+        float | None,
+        typer.Option(help="Latency: a larger value waits longer [default: the system's own]."),
+    ] = None
+    lag: Annotated[
+        float | None,
+        typer.Option(help="Hold this lag in words instead of --k (calibrated models)."),
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(help="Sample translations at this temperature, instead of a beam.")
+    ] = 0.0
+    top_k: Annotated[int, typer.Option(help="Sample from the best tokens only.")] = 0
+    seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 1
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted call.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace --out, or start it again.")] = (
+        False
+    )
+    rows: Annotated[
+        int | None, typer.Option(help="Sentences of a batch [default: by the device].")
+    ] = None
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
+            "on a CPU, bfloat16 for files on a GPU, else float32].",
+            show_default=False,
+        ),
+    ] = "auto"
+
+    def check_dial(self) -> None:
+        if self.k is not None and self.lag is not None:
+            raise WaitinfoError("--lag: chooses the dial; leave out --k")
+
+    def dial(self, loaded: LoadedModel) -> float | None:
+        """The dial that was asked for, or that has the lag that was asked for."""
+        from waitinfo.streaming.lag import Dials
+
+        return self.k if self.lag is None else Dials(loaded.folder, loaded.system).at_lag(self.lag)
+
+    def load_for_batches(self, path: Path | None, device: str) -> LoadedModel:
+        """A model on this device, with numbers half as wide on a GPU."""
+        halves = self.dtype == "auto" and self.device.startswith("cuda")
+        dtype = "bfloat16" if halves else self.dtype
+        return replace(self, device=device, dtype=dtype).load(path)
+
+
+def use_threads(count: int) -> None:
+    """Compute with this many CPU threads; 0 leaves the choice to torch.
+
+    At most one for each core that this process may use: more would only take turns.
+    """
+    import torch
+
+    if count < 0:
+        raise WaitinfoError(f"--threads {count}: must be 0 or more")
+    if count:
+        torch.set_num_threads(min(count, usable_cores()))
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: containers and `taskset` allow fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_beam(system: System, beam: int) -> None:
+    if beam < 1:
+        raise WaitinfoError(f"--beam {beam}: must be at least 1")
+    if beam > 1 and system.name != "full":
+        raise WaitinfoError(f"--beam {beam}: only full-sentence models search with a beam")
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """`1,3,5` as numbers, each once."""
     try:
         return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise WaitinfoError(
             f"{option} {text}: give numbers separated by commas, as 1,3,5"
         ) from None
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"

@@ -2,93 +2,149 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from waitinfo.cli.display import note
-from waitinfo.cli.loading import usable_cores, use_threads
+import typer
+
+from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import bundled_models
 
 if TYPE_CHECKING:
-    from waitinfo.serving.plan import Plan
+    from waitinfo.serving.hub import Plan
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was typed."""
+@dataclass(kw_only=True)
+class Serve(SystemChoice):
+    """Options of `serve`."""
 
-    models: list[Path]
-    host: str
-    port: int
-    streams: int
-    compare: int
-    device: str
-    dtype: str
-    threads: int
-    keys: Path | None
-    origins: list[str]
-    open_to_all: bool
-    idle: float
-    drain: float
-    log_level: str
-    ray: bool = False
-    replicas: str = "1"
+    models: Annotated[
+        Paths,
+        typer.Option(
+            "--model", help="Model or run folders, or names [default: all bundled models]."
+        ),
+    ] = field(default_factory=list)
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000
+    streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32
+    compare: Annotated[
+        int,
+        typer.Option(help="Streams that may also decode by wait-k, and by full, for the page."),
+    ] = 4
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto"
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")
+    ] = "auto"
+    threads: Annotated[
+        int, typer.Option(help="CPU threads of the model [default: all cores but one].")
+    ] = 0
+    keys: Annotated[
+        Path | None, typer.Option(help="A TOML file of keys; only clients with one are served.")
+    ] = None
+    origins: Annotated[
+        list[str],
+        typer.Option(help="Pages that may connect, such as https://example.org; * for all."),
+    ] = field(default_factory=list)
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="Serve other machines without keys.")
+    ] = False
+    watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of 32 random bytes or more that signs tickets for watchers, which then "
+            "outlive a restart [default: made at every start]."
+        ),
+    ] = None
+    idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
+    drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
+    ] = False
+    replicas: Annotated[
+        str, typer.Option(help="With --ray: a number, or 1-8 for as many as streams need.")
+    ] = "1"
 
 
-def run(request: Request) -> None:
-    _check(request)
+def serve(options: Serve) -> None:
+    """Serve live translation: a page, WebSockets and LibreTranslate's interface.
+
+    Open http://127.0.0.1:8000/ and watch. Listens on this machine only, unless told otherwise.
+
+    Examples:
+
+        waitinfo serve
+
+        waitinfo serve --model run --port 8080 --streams 64
+
+        waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
+
+        waitinfo serve --ray --replicas 1-8 --streams 64 --host 0.0.0.0 --keys keys.toml
+    """
+    _check(options)
     try:
         from waitinfo.serving import guards, logs, server
-        from waitinfo.serving.plan import Plan
+        from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
     except ImportError as error:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    keys = () if request.keys is None else guards.read_keys(request.keys)
-    server.check_binding(request.host, len(keys) > 0, request.open_to_all)
+    from waitinfo.cli.display import note
+    from waitinfo.config import system_options
+    from waitinfo.model.bundled import bundled_models
+
+    keys = () if options.keys is None else guards.read_keys(options.keys)
+    server.check_binding(options.host, len(keys) > 0, options.open_to_all)
     settings = Settings(
-        idle=request.idle,
-        drain=request.drain,
-        origins=tuple(request.origins),
-        local=server.is_local(request.host),
+        idle=options.idle,
+        drain=options.drain,
+        origins=tuple(options.origins),
+        local=server.is_local(options.host),
+        watchers=options.watchers,
     )
+    if options.secret is not None:
+        settings = replace(settings, secret=guards.read_secret(options.secret))
     plan = Plan(
-        models=tuple(request.models or map(Path, bundled_models())),
-        streams=request.streams,
-        compare=request.compare,
-        device=request.device,
-        dtype=request.dtype,
+        models=tuple(options.models or map(Path, bundled_models())),
+        streams=options.streams,
+        compare=options.compare,
+        device=options.device,
+        dtype=options.dtype,
+        system=options.system,
+        options=system_options(options.settings),
+        plugins=tuple(path.absolute() for path in options.plugins),
         keys=keys,
         settings=settings,
     )
-    if request.ray:
-        _run_on_a_cluster(request, plan)
+    if options.ray:
+        _run_on_a_cluster(options, plan)
         return
-    listening = server.bind(request.host, request.port)
+    listening = server.bind(options.host, options.port)
     # The event loop needs a core too. Where it has none, all threads of the model wait for one.
-    use_threads(request.threads or max(1, usable_cores() - 1))
-    logs.set_up(request.log_level)
+    use_threads(options.threads or max(1, usable_cores() - 1))
+    logs.set_up(options.log_level)
     hub = plan.build()
     names = ", ".join(dict.fromkeys(served.name for served in hub.models))
-    note(f"{names} at {_address(request.host, listening.getsockname()[1])} (Ctrl-C ends)")
-    server.run(hub, request.host, request.port, listening)
+    note(f"{names} at {_address(options.host, listening.getsockname()[1])} (Ctrl-C ends)")
+    server.run(hub, options.host, options.port, listening)
 
 
-def _run_on_a_cluster(request: Request, plan: Plan) -> None:
+def _run_on_a_cluster(options: Serve, plan: Plan) -> None:
     try:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
+    from waitinfo.cli.display import note
     from waitinfo.serving import cluster
 
-    scale = cluster.Scale.parse(request.replicas, cpus=max(1, request.threads))
-    cluster.start(plan, scale, request.host, request.port, request.log_level)
-    note(f"{request.replicas} replicas at {_address(request.host, request.port)} (Ctrl-C ends)")
+    scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))
+    cluster.start(plan, scale, options.host, options.port, options.log_level)
+    note(f"{options.replicas} replicas at {_address(options.host, options.port)} (Ctrl-C ends)")
     cluster.wait_for_a_signal()
     cluster.stop()
 
@@ -97,16 +153,18 @@ def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def _check(request: Request) -> None:
-    if request.streams < 1:
-        raise WaitinfoError(f"--streams {request.streams}: must be at least 1")
-    if request.compare < 0:
-        raise WaitinfoError(f"--compare {request.compare}: must be 0 or more")
-    if not 0 <= request.port < 1 << 16:
-        raise WaitinfoError(f"--port {request.port}: must be from 0 to 65535")
-    if request.log_level not in LEVELS:
-        raise unknown("--log-level", request.log_level, LEVELS)
-    if not 1 <= request.idle < 1e9:
-        raise WaitinfoError(f"--idle {request.idle:g}: must be seconds, 1 or more")
-    if not 0 <= request.drain < 1e9:
-        raise WaitinfoError(f"--drain {request.drain:g}: must be seconds, 0 or more")
+def _check(options: Serve) -> None:
+    if options.streams < 1:
+        raise WaitinfoError(f"--streams {options.streams}: must be at least 1")
+    if options.compare < 0:
+        raise WaitinfoError(f"--compare {options.compare}: must be 0 or more")
+    if not 0 <= options.port < 1 << 16:
+        raise WaitinfoError(f"--port {options.port}: must be from 0 to 65535")
+    if options.log_level not in LEVELS:
+        raise unknown("--log-level", options.log_level, LEVELS)
+    if not 1 <= options.idle < 1e9:
+        raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
+    if options.watchers < 0:
+        raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
+    if not 0 <= options.drain < 1e9:
+        raise WaitinfoError(f"--drain {options.drain:g}: must be seconds, 0 or more")

@@ -1,23 +1,35 @@
-"""The tables that `waitinfo evaluate` prints."""
+"""The tables that the verbs print."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.display import note, print_table
-from waitinfo.evaluation.conditions import Condition
-from waitinfo.evaluation.documents import LONG
+from waitinfo.cli.display import note, print_table, progress_bar
+from waitinfo.errors import WaitinfoError
+from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
+from waitinfo.evaluation.instances import LOG, read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
+from waitinfo.evaluation.output import text_folder
 from waitinfo.evaluation.points import Point
-from waitinfo.model.calibration import Calibration
-from waitinfo.systems import System
+from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
+
+if TYPE_CHECKING:
+    from waitinfo.analysis.summaries import Table as Summary
+    from waitinfo.evaluation.conditions import Condition
+    from waitinfo.model.calibration import Calibration
+    from waitinfo.systems import System
 
 LEGEND = (
     "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "
     "length: words, to the reference's; info: mean of the target's tokens, to the source's"
 )
+
+
+# evaluate
 
 
 def point_tables(name: str, points: list[Point]) -> None:
@@ -77,6 +89,8 @@ def _cell(value: float | None) -> str:
 
 def document_tables(name: str, points: list[Point]) -> None:
     """Quality after realignment, and the latency of long streams."""
+    from waitinfo.evaluation.documents import LONG
+
     rows = [
         {
             "BLEU": p["quality"]["BLEU"],
@@ -158,3 +172,110 @@ def _unit(profile: Profile, point: Point) -> str:
     if profile.name != "word" or set(units.values()) <= {"words"}:
         return profile.unit
     return f"source in {units['source']}, target in {units['target']}"
+
+
+# compare
+
+
+def _name(curve: Curve) -> str:
+    return f"{curve.name} (published)" if curve.published else curve.name
+
+
+def interpolated(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str) -> None:
+    table = Table()
+    table.add_column("system", no_wrap=True)
+    for at in grid:
+        table.add_column(f"{at:g}", justify="right")
+    table.add_column("covers", justify="right", no_wrap=True)
+    for curve in curves:
+        cells = ("" if (found := curve.at(at)) is None else f"{found:.2f}" for at in grid)
+        ends = f"{curve.xs[0]:.2f}"
+        if len(curve.points) > 1:
+            ends += f"–{curve.xs[-1]:.2f}"
+        else:
+            ends += f": {curve.ys[0]:.2f}"
+        table.add_row(escape(_name(curve)), *cells, ends)
+    print_table(table, f"{y} at {x}, interpolated")
+
+
+def differences(curves: Sequence[Curve], baseline: Curve, x: str, y: str) -> None:
+    rows = [
+        (curve, found)
+        for curve in curves
+        if curve is not baseline and len(curve.points) > 1
+        if (found := difference(curve, baseline))
+    ]
+    if not rows:
+        return
+    table = Table()
+    for column, justify in (("system", "left"), (f"over {x}", "right"), ("mean", "right"),
+                            ("area", "right")):  # fmt: skip
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for curve, found in rows:
+        table.add_row(
+            escape(_name(curve)), f"{found.low:.2f}–{found.high:.2f}", f"{found.mean:+.2f}",
+            f"{found.area:+.2f}",
+        )  # fmt: skip
+    print_table(table, f"{y} above {_name(baseline)}")
+
+
+def paired(curves: Sequence[Curve], baseline: Curve | None, x: str, y: str) -> None:
+    """Each point of the other curves against the baseline's point of nearest latency."""
+    if y not in SETTINGS:
+        raise WaitinfoError(f"--paired: not for {y}; choose --y from {', '.join(SETTINGS)}")
+    if baseline is None or baseline.published:
+        raise WaitinfoError("--paired: needs a curve of your own, of several points, as baseline")
+    pairs = [
+        (curve, point, closest(baseline, point.x))
+        for curve in curves
+        if curve is not baseline and not curve.published
+        for point in curve.points
+    ]
+    table = Table()
+    for column in ("system", x, y, f"{baseline.name} {x}", y, "p"):
+        table.add_column(escape(column), justify="left" if column == "system" else "right")
+    if any(len(p.points) > 1 for c in curves for p in c.points):
+        note("--paired: of several runs, the first")
+    with progress_bar() as progress:
+        progress.stage("paired tests", len(pairs))
+        for number, (curve, point, other) in enumerate(pairs, 1):
+            texts, references = _texts(point)
+            base, base_references = _texts(other)
+            if references != base_references:
+                raise WaitinfoError("--paired: the two systems have different references")
+            found = paired_bootstrap(y, base, texts, references)
+            at, there = value(point.points[0], x), value(other.points[0], x)
+            table.add_row(
+                escape(f"{curve.name} {point.label}"), f"{at:.2f}", f"{found.other:.2f}",
+                escape(f"{other.label}: {there:.2f}"), f"{found.baseline:.2f}",
+                f"{found.p_value:.3f}",
+            )  # fmt: skip
+            progress.advance(number)
+    heading = f"paired bootstrap of {y} against {baseline.name} at the nearest {x}"
+    print_table(table, heading)
+
+
+def _texts(point: CurvePoint) -> tuple[list[str], list[str]]:
+    """Translations and references of a point; of several runs, the first."""
+    folder = text_folder(point.points[0])
+    if not (folder / LOG).exists():
+        raise WaitinfoError(f"--paired: {folder} holds no translations (evaluate --save-text)")
+    found = read_instances(folder)
+    return [i["prediction"] for i in found], [i["reference"] for i in found]
+
+
+# analyse
+
+
+def summary_table(table: Summary) -> None:
+    """As narrow as its words; names of systems are never cut."""
+    made = Table(padding=(0, 0), pad_edge=False)
+    for number, head in enumerate(table.heads):
+        text = number == 0 or table.textual
+        made.add_column(
+            escape(head), justify="left" if text else "right", overflow="fold",
+            no_wrap=number == 0,
+        )  # fmt: skip
+    for row in table.rows:
+        made.add_row(*map(escape, row))
+    print_table(made, table.title)

@@ -19,7 +19,7 @@ PATIENCE = 60.0  # seconds to go on trying to connect
 HISTORY = 2000  # translated words that a stream remembers
 TOGETHER = 8  # texts translated at a time
 CLOSED = "this client has been closed; make another"
-FIELDS = ("model", "system", "k", "lag", "segmenter", "trace", "room")  # of `start`
+FIELDS = ("model", "system", "k", "lag", "segmenter", "trace", "room", "secret")  # of `start`
 
 
 class AsyncClient:
@@ -190,6 +190,16 @@ class RemoteStream:
     def connections(self) -> int:
         """How often the stream has connected: more than once, if it was interrupted."""
         return self.remote.connections
+
+    @property
+    def secret(self) -> str | None:
+        """That of the room where the stream speaks: another stream needs it to speak there."""
+        return self.remote.secret
+
+    @property
+    def ticket(self) -> str | None:
+        """What others need to watch that room, if the server has keys; known once connected."""
+        return self.remote.ticket
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they happen, until the stream has been finished or closed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -57,6 +58,9 @@ class AsyncRemoteStream:
         history: int | None,
     ) -> None:
         self._address, self._start, self._raw, self._patience = address, start, raw, patience
+        if start.get("room") is not None:  # to come back to it, even if no answer came
+            start.setdefault("secret", secrets.token_urlsafe(16))
+        self.ticket: str | None = None  # to watch the room where the stream speaks
         self._paused = str(start.get("segmenter")).startswith("pause")
         self._replay = Replay()
         self._unsent: deque[str] = deque()
@@ -69,7 +73,7 @@ class AsyncRemoteStream:
         self._resting = False  # the server closed an idle stream: connect when there is text
         self._error: str | None = None
         self._vocabulary: str | None = None
-        self._attempts = self._connections = self._heard = 0
+        self._connections = self._heard = 0
         self._task = asyncio.ensure_future(self._run())
 
     # What a user does
@@ -122,6 +126,11 @@ class AsyncRemoteStream:
     def connections(self) -> int:
         """How often the stream has connected: more than once, if it was interrupted."""
         return self._connections
+
+    @property
+    def secret(self) -> str | None:
+        """That of the room where the stream speaks: another stream needs it to speak there."""
+        return self._start.get("secret")
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events as they happen, until the stream has been finished or closed."""
@@ -221,7 +230,6 @@ class AsyncRemoteStream:
     async def _converse(self) -> None:
         """One connection, until it ends."""
         async with await self._connect() as socket:
-            self._attempts += 1
             try:
                 opening = self._opening()
                 await socket.send(_encode(opening))
@@ -263,14 +271,13 @@ class AsyncRemoteStream:
             raise WaitinfoError(f"{self._address.shown}: not a server of waitinfo")
         self._vocabulary = answer["vocabulary"]
         self._start |= {"model": answer["model"], "system": answer["system"]}
+        self.ticket = answer.get("ticket")
         self._connections += 1
         self._resting = False
 
     def _refused(self, error: dict[str, Any]) -> NoReturn:
         """The server starts no stream, or ends it: for good, or until later."""
-        # The one who speaks in the room may be this stream: its last connection, if that was cut.
-        code = error.get("code")
-        if code in ("full", "start") or (code == "room" and self._attempts > 1):
+        if error.get("code") in ("full", "start"):
             raise Interrupted(error["message"], error.get("retry_after"))
         raise WaitinfoError(error["message"])
 
@@ -332,6 +339,8 @@ class AsyncRemoteStream:
     def _ended(self, reason: str) -> None:
         if reason == "end":
             self._over = True
+        elif reason == "replaced":
+            raise WaitinfoError("another stream with the same secret speaks in the room")
         elif reason == "idle" and self._answered:
             self._resting = True
             self._more.clear()

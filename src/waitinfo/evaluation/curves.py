@@ -16,7 +16,8 @@ from waitinfo.evaluation.points import Point
 
 QUALITIES = ("BLEU", "BLEU_lowercase", "BLEU_words", "chrF", "COMET")
 OTHERS = ("early_stop", "length_ratio", "target_per_source", "info_ratio", "k")
-AXES = (*(f"{p}.{m}" for p in PROFILES for m in METRICS), *QUALITIES, *OTHERS)
+LATENCIES = tuple(f"{profile}.{metric}" for profile in PROFILES for metric in METRICS)
+AXES = (*LATENCIES, *QUALITIES, *OTHERS)
 
 
 def check_axis(option: str, name: str) -> str:
@@ -171,3 +172,13 @@ def default_grid(curves: Sequence[Curve], most: int = 8) -> list[float]:
 
 def closest(curve: Curve, x: float) -> CurvePoint:
     return min(curve.points, key=lambda p: abs(p.x - x))
+
+
+def find_baseline(curves: Sequence[Curve], name: str | None) -> Curve | None:
+    """The curve of this name; by default the first that was measured here and is a line."""
+    if name is None:
+        return next((c for c in curves if len(c.points) > 1 and not c.published), None)
+    for curve in curves:
+        if curve.name == name:
+            return curve
+    raise unknown("--baseline", name, [curve.name for curve in curves])

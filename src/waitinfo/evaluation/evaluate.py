@@ -31,7 +31,7 @@ from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
-from waitinfo.translation.beam import BeamDecoder
+from waitinfo.translation.decoding import BeamDecoder
 
 
 @dataclass(frozen=True)

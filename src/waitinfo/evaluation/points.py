@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from waitinfo.config import without_removed
 from waitinfo.errors import WaitinfoError, unknown
 
 FORMAT = 2  # of a point's JSON
@@ -70,23 +71,17 @@ class PointKey:
 
 # Options of every system that older versions did not have: what they did then. Reading points
 # needs no torch, so that the systems' own defaults cannot be asked.
-LATER = {
-    "info_norm": "sentence",
-    "confidence": "none",
-    "confidence_after": 4000,
-    "confidence_power": 0.5,
-    "sentence_power": 0.0,
-}
+LATER = {"info_norm": "sentence"}
 LATER_OF = {"wait-info": {"rate": 1.0, "source_mean": 0.0, "target_mean": 0.0}}  # of one system
 
 
 def complete(point: Point) -> Point:
-    """Add the fields that older versions did not write."""
+    """Add the fields that older versions did not write; leave out unused ones of theirs."""
     name = set_name(point["test"]["source"].get("file", ""))
     settings = {"dtype": "float32", **point["settings"]}
     if isinstance(settings.get("options"), dict):
         own = LATER_OF.get(settings["system"], {})
-        settings["options"] = {**LATER, **own, **settings["options"]}
+        settings["options"] = LATER | own | without_removed(settings["options"], "system")
     return {"run": None, "seed": None, "set": name, **point, "settings": settings}
 
 
@@ -168,6 +163,29 @@ def select(points: Iterable[Point], conditions: Sequence[str]) -> list[Point]:
                 raise unknown(f"--where {field}", value, known)
         chosen = [point for point in chosen if _text(point, field) in wanted]
     return chosen
+
+
+def in_order(points: Sequence[Point], only: str | None) -> list[Point]:
+    """The points of these curves (`wait-info,multipath`), in this order; None for all."""
+    if only is None:
+        return list(points)
+    known = list(dict.fromkeys(point["name"] for point in points))
+    names = only.split(",")
+    for name in names:
+        if name not in known:
+            raise unknown("--only", name, known)
+    chosen = [point for point in points if point["name"] in names]
+    return sorted(chosen, key=lambda point: names.index(point["name"]))
+
+
+def check_one_set(points: Iterable[Point]) -> None:
+    """Raise an error if points belong to several test sets."""
+    sets = sets_of(points)
+    if len(sets) > 1:
+        raise WaitinfoError(
+            "these points belong to different test sets; choose one with --where set=NAME: "
+            + ", ".join(sorted(set(sets.values())))
+        )
 
 
 def _text(point: Point, field: str) -> str:

@@ -140,6 +140,7 @@ class SourceView:
     at: Tensor | None = None  # [B, T] target positions of the queries
     before: Tensor | None = None  # [B, H] layer state after the previous position; None at first
     streaming: bool = False  # hard decisions, as in translation, instead of expectations
+    weigh: bool = False  # report the weights of plain attention
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ class AttentionReport:
     stopped: Tensor | None = None  # [B, H, T] whether a head stopped within the visible prefix
     alignment: Tensor | None = None  # [B, H, T, S] expected alignment, for a latency loss
     gates: Tensor | None = None  # [B, H, T] weight of each head
+    weights: Tensor | None = None  # [B, H, T, S] what plain attention weighs the source with
 
 
 class CrossAttention(nn.Module):
@@ -197,13 +199,16 @@ class CrossAttention(nn.Module):
         queries = split_heads(self.queries(x), self.heads)
         dropout = self.dropout if self.training else 0.0
         mixed = self.attend(queries, memory.keys, memory.values, view.bias, False, dropout)
-        return self.out(merge_heads(mixed)), None
+        report = AttentionReport(weights=self.weights(x, memory, view)) if view.weigh else None
+        return self.out(merge_heads(mixed)), report
 
     def weights(self, x: Tensor, memory: Memory, view: SourceView) -> Tensor:
         """What `forward` of this class weighs the source with: [B, T, d] -> [B, H, T, S]."""
         queries = split_heads(self.queries(x), self.heads)
-        scores = queries @ memory.keys.to(queries.dtype).transpose(-1, -2)
-        return (scores / queries.shape[-1] ** 0.5 + view.bias.to(scores.dtype)).softmax(-1)
+        keys = memory.keys.gather() if isinstance(memory.keys, Pages) else memory.keys
+        scores = queries @ keys.to(queries.dtype).transpose(-1, -2) / queries.shape[-1] ** 0.5
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        return (scores.to(exact) + view.bias.to(exact)).softmax(-1)
 
 
 # Values of `model.cross_attention`. Systems register theirs when they are imported.

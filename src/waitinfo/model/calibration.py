@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waitinfo.config import without_removed
 from waitinfo.errors import WaitinfoError, number
 from waitinfo.storage import write_file
 
@@ -108,7 +109,8 @@ def read_calibration(folder: Path, system: System) -> Calibration:
         )
     try:
         # Options that did not exist at the time had their defaults.
-        options = {**asdict(type(system.options)()), **found["options"]}
+        options = asdict(type(system.options)())
+        options |= without_removed(found["options"], "system", options)
         points = tuple(_point(point, system.dial) for point in found["points"])
         calibration = Calibration(points, system.dial.whole, _positive(found["pace"]))
     except (KeyError, TypeError, ValueError, AttributeError, WaitinfoError) as error:

@@ -12,7 +12,6 @@ CHOICES = {
     "encoder": ("causal", "bidirectional"),
     "norm": ("pre", "post"),
     "info": ("none", "attention", "frequency", "norm"),
-    "info_from": ("embedding", "context"),
     "source_info": ("learned", "one"),
     "target_info": ("learned", "one"),
 }
@@ -37,7 +36,6 @@ class ModelConfig:
     encoder: str = "causal"  # causal: a source state depends on earlier tokens only
     cross_attention: str = "plain"
     info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
-    info_from: str = "embedding"  # or source info from the encoder's state ("context")
     info_self_attention: bool = True  # Eq. 8-9
     info_cross_attention: bool = True  # Eq. 10-11
     info_dropout: bool = True  # info follows embedding dropout, as in the authors' code
@@ -64,14 +62,6 @@ class ModelConfig:
                 f"model.joint true: source_vocabulary {self.source_vocabulary} and "
                 f"target_vocabulary {self.target_vocabulary} must be equal"
             )
-        self._check_context()
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise WaitinfoError(f"model.{name} {getattr(self, name)}: must be in [0, 1)")
-
-    def _check_context(self) -> None:
-        """Info from context needs learned info, and states that later tokens do not change."""
-        needed = {"info": "attention", "source_info": "learned", "encoder": "causal"}
-        for name, value in needed.items() if self.info_from == "context" else ():
-            if getattr(self, name) != value:
-                raise WaitinfoError(f"model.info_from context: requires model.{name} {value}")

@@ -87,8 +87,7 @@ class _Conversion:
         if code is not None and fits:
             model.native = NativeModel(model, code)
         if code is not None:
-            context = model.config.info_from == "context"
-            model.native_source = _embedding(code, source, None if context else model.source_info)
+            model.native_source = _embedding(code, source, model.source_info)
             model.native_target = _embedding(code, target, model.target_info)
         return model.eval().requires_grad_(False)
 

@@ -45,8 +45,13 @@ def rounding_constant(bits: int) -> float:
 _ROUND_WEIGHTS = rounding_constant(WEIGHT_BITS)
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(q k + bias) v for rounded q, k and v [B, H, …]; without a bias, causal."""
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k + bias) v for rounded q, k and v [B, H, …]; without a bias, causal.
+
+    Also returns the weights, which are rounded.
+    """
     batch, heads, count, _ = queries.shape
     # Products of three dimensions are called more quickly; caches keep rows and heads together.
     keys, values = keys.flatten(0, 1), values.flatten(0, 1)
@@ -63,7 +68,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -
     weights.div_(weights.sum(-1, True, dtype=torch.float64).float())
     weights.add_(_ROUND_WEIGHTS).sub_(_ROUND_WEIGHTS)
     mixed = torch.bmm(weights.view(batch * heads, count, -1), values)
-    return mixed.view(batch, heads, count, -1)
+    return mixed.view(batch, heads, count, -1), weights
 
 
 class ExactSelfAttention(SelfAttention):
@@ -87,12 +92,12 @@ class ExactSelfAttention(SelfAttention):
         queries = parts[:, :, 0].transpose(1, 2)
         if cache is None or view.position is None:
             keys, values = parts[:, :, 1].transpose(1, 2), parts[:, :, 2].transpose(1, 2)
-            mixed = attend(queries, keys, values, view.bias)
+            mixed, _ = attend(queries, keys, values, view.bias)
         else:
             rows = view.position.rows
             cache.put_both(parts[:, :, 1:], rows, view.position.at)
             keys, values = cache.view(rows, view.position.keys)
-            mixed = attend(queries, keys, values, view.bias)
+            mixed, _ = attend(queries, keys, values, view.bias)
         return self.out.forward(mixed.transpose(1, 2).reshape(batch, count, width))
 
 
@@ -110,8 +115,10 @@ class ExactCrossAttention(CrossAttention):
         """[B, T, d] -> [B, T, d]."""
         batch, count, width = x.shape
         queries = round_rows(self.queries.forward(x).view(batch, count, self.heads, -1))
-        mixed = attend(queries.transpose(1, 2), memory.keys, memory.values, view.bias)
-        return self.out.forward(mixed.transpose(1, 2).reshape(batch, count, width)), None
+        queries = queries.transpose(1, 2)
+        mixed, weights = attend(queries, memory.keys, memory.values, view.bias)
+        report = AttentionReport(weights=weights) if view.weigh else None
+        return self.out.forward(mixed.transpose(1, 2).reshape(batch, count, width)), report
 
 
 class JointMemory(nn.Module):

@@ -46,7 +46,6 @@ def fusible(model: Transformer) -> bool:
     return (
         model.dtype in DTYPES
         and config.cross_attention == CrossAttention.name
-        and config.info_from == "embedding"
         and config.width // config.heads in PAGED_WIDTHS
         and _kernels() is not None
     )

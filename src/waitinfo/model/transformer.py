@@ -196,12 +196,10 @@ class Transformer(nn.Module):
         """Embed tokens [B, S] at positions at [B, S] (default 0, 1, …).
 
         table: position embeddings made by `position_table`, with a row for every position in `at`.
-        Info that depends on the context is found when the tokens are encoded.
         """
         if self.native_source is not None and at is not None and table is not None:
             return Embedded(*self.native_source(tokens, at, table), at)
-        info = None if self.config.info_from == "context" else self.source_info
-        return self._embed(self.source_embedding, info, tokens, at, table)
+        return self._embed(self.source_embedding, self.source_info, tokens, at, table)
 
     def embed_target(
         self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
@@ -267,25 +265,11 @@ class Transformer(nn.Module):
 
     def _encoded(self, x: Tensor, info: Tensor | None) -> Encoded:
         states = self.encoder_norm(x)
-        if self.config.info_from == "context":
-            info = self.context_info(states)
         if self.joint_memory is None:
             return Encoded([cross.memory(states) for cross in self._crosses()], info)
         joint = self.joint_memory(states)
         layers = joint.permute(2, 3, 0, 4, 1, 5).unbind()  # [2, B, H, S, d/H] each
         return Encoded([Memory(layer[0], layer[1]) for layer in layers], info, joint)
-
-    def token_infos(self, tokens: Tensor) -> Tensor | None:
-        """Info of source tokens, padded on the right: [B, S] -> [B, S]."""
-        source = self.embed_source(tokens)
-        if self.config.info_from == "embedding":
-            return source.info
-        return self.encode(source, (tokens != PAD).sum(-1)).info
-
-    def context_info(self, states: Tensor) -> Tensor:
-        """Info of source tokens from their encoded states: [B, S, d] -> [B, S]."""
-        assert self.source_info is not None
-        return cast("Tensor", self.source_info.quantizer(states))
 
     def _crosses(self) -> list[CrossAttention]:
         return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
@@ -349,14 +333,18 @@ class Transformer(nn.Module):
         k: Tensor | None = None,
         read: Tensor | None = None,
         states: list[Tensor] | None = None,
+        weigh: bool = False,
     ) -> Decoded:
         """Decode the next tokens [R, T] of some rows, each row at its own position.
 
         states: [R, H] for each layer, the state of its cross-attention after the previous position.
+        weigh: plain cross-attention reports its weights.
         """
         aware = target.info if self.config.info_self_attention else None
         view = SelfView(self_bias(position.at, position.keys, aware), position)
         source = self._source_view(target, encoded, visible, k, read, True)
+        if weigh:
+            source = replace(source, weigh=True)
         return self._decode(target, view, encoded, source, caches, states)
 
     def _decode(

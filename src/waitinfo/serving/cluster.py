@@ -22,7 +22,7 @@ from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.serving import logs
 from waitinfo.serving.app import build_app
 from waitinfo.serving.guards import read_keys
-from waitinfo.serving.plan import Plan
+from waitinfo.serving.hub import Plan
 from waitinfo.serving.settings import Settings
 
 NAME = "waitinfo"

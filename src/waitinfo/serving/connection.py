@@ -17,12 +17,17 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.live import Live
 from waitinfo.serving.logs import log, logger
 from waitinfo.serving.protocol import Malformed
-from waitinfo.serving.wire import Gone, Stalled, Wire, deny
+from waitinfo.serving.rooms import Seat
+from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 
 # Why a stream ends, and what the WebSocket is closed with.
-CODES = {"end": 1000, "idle": 1000, "closing": 1012, "slow": 1008, "full": 1013, "error": 1011}
+CODES = {
+    "end": 1000, "idle": 1000, "replaced": 1000, "closing": 1012, "slow": 1008, "full": 1013,
+    "error": 1011,
+}  # fmt: skip
 REASONS = {
     "idle": "no text came",
+    "replaced": "the room's speaker has connected again",
     "closing": "the server stops; connect again",
     "slow": "the client does not read",
     "full": "all streams are in use; try again later",
@@ -35,7 +40,7 @@ class Idle(Exception):
 
 
 class Stopped(Exception):
-    """The server stops."""
+    """The server ends the stream."""
 
 
 class Connection(ABC):
@@ -48,7 +53,9 @@ class Connection(ABC):
         self.socket, self.hub, self.client = socket, hub, client
         self.wire = Wire(socket, settings.stall, settings.message_size)
         self.live: Live | None = None
+        self.seat: Seat | None = None  # in the room where the stream speaks
         self._stop = asyncio.Event()
+        self._why = "closing"
         self._slowed = False
 
     @classmethod
@@ -56,16 +63,14 @@ class Connection(ABC):
         """Answer a request for a WebSocket."""
         try:
             client = hub.admit(socket.headers, socket.query_params)
-            hub.check_room()
+            hub.check_space()
             client.enter(hub.settings.retry)
         except Refusal as refusal:
             hub.refuse(refusal)
             await deny(socket, refusal)
             return
         try:
-            offered = socket.scope.get("subprotocols") or []
-            chosen = next((name for name in offered if name in cls.subprotocols), None)
-            await socket.accept(chosen)
+            await socket.accept(choose(socket, *cls.subprotocols))
             connection = cls(socket, hub, client)
             with hub.connection(connection):
                 await connection._run()
@@ -83,7 +88,7 @@ class Connection(ABC):
         except Idle:
             reason = "idle"
         except Stopped:
-            reason = "closing"
+            reason = self._why
         except Refusal as refusal:
             reason = "full"
             self.hub.refuse(refusal)
@@ -93,6 +98,8 @@ class Connection(ABC):
         finally:
             if self.live is not None:
                 self.live.close()
+            if self.seat is not None:  # of a stream that was cut, it waits for its speaker
+                self.seat.leave(0.0 if reason == "end" else self.hub.settings.kept)
         await self._finish(reason)
 
     async def _failed(self, error: Exception) -> None:
@@ -129,7 +136,9 @@ class Connection(ABC):
                 task.cancel()
             await asyncio.gather(running, stopping, return_exceptions=True)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "closing") -> None:
+        """End the stream now."""
+        self._why = reason
         self._stop.set()
 
     # For both protocols

@@ -114,6 +114,17 @@ def read_keys(path: Path) -> tuple[KeyLimits, ...]:
     return tuple(_limits(path, name, table) for name, table in tables.items())
 
 
+def read_secret(path: Path) -> bytes:
+    """What signs tickets."""
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise WaitinfoError(f"{path}: cannot be read ({error})") from None
+    if len(found) < 32:
+        raise WaitinfoError(f"{path}: has {len(found)} bytes; a secret needs 32 that are random")
+    return found
+
+
 def _limits(path: Path, name: str, table: Any) -> KeyLimits:
     if not isinstance(table, Mapping) or not isinstance(table.get("key"), str):
         raise WaitinfoError(f"{path}: [{name}] must be a table with a key")

@@ -1,18 +1,24 @@
-"""What all connections of a server share: models, keys, limits, figures, and the end."""
+"""What all connections of a server share: models, keys, limits, figures, and the end.
+
+Replicas on several machines are made from the same `Plan`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
 
-from waitinfo.serving.guards import Client, Keys, Refusal, check_origin, find_key
+from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin, find_key
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import Models
-from waitinfo.serving.rooms import Rooms
+from waitinfo.serving.models import COMPARED, Models, load_models
+from waitinfo.serving.rooms import Rooms, Tickets, find_ticket
 from waitinfo.serving.settings import Settings
+from waitinfo.systems import load_plugins
 
 
 class Stoppable(Protocol):
@@ -21,7 +27,7 @@ class Stoppable(Protocol):
     async def announce(self, seconds: float) -> None:
         """Tell the client that the server stops in so many seconds."""
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "closing") -> None:
         """End the stream now."""
 
 
@@ -40,6 +46,7 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
+        self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.draining = False
         self._connections: set[Stoppable] = set()
 
@@ -49,14 +56,32 @@ class Hub:
         self, headers: Mapping[str, str], query: Mapping[str, str], key: str | None = None
     ) -> Client:
         """Whose request this is; raises a refusal if it is not served."""
-        settings = self.settings
-        check_origin(headers.get("origin"), headers.get("host"), settings.origins, settings.local)
+        self._check_origin(headers)
         client = self.keys.client(key or find_key(headers, query))
-        if self.draining:
-            raise Refusal(503, "draining", "this server is stopping", settings.retry)
+        self._check_draining()
         return client
 
-    def check_room(self) -> None:
+    def admit_watcher(
+        self, headers: Mapping[str, str], query: Mapping[str, str], room: str
+    ) -> None:
+        """Raise unless the request may watch a room, with a ticket for it or with a key."""
+        ticket = find_ticket(headers, query)
+        if ticket is None:
+            self.admit(headers, query)
+            return
+        self._check_origin(headers)
+        self.tickets.check(room, ticket)
+        self._check_draining()
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        settings = self.settings
+        check_origin(headers.get("origin"), headers.get("host"), settings.origins, settings.local)
+
+    def _check_draining(self) -> None:
+        if self.draining:
+            raise Refusal(503, "draining", "this server is stopping", self.settings.retry)
+
+    def check_space(self) -> None:
         """Refuse a connection that could not get a stream."""
         retry = self.settings.retry
         if len(self._connections) >= self.settings.connections:
@@ -90,6 +115,10 @@ class Hub:
 
     # The end
 
+    @property
+    def _busy(self) -> bool:
+        return bool(self._connections or self.rooms.watching)
+
     async def drain(self) -> None:
         """Take no new streams; give the running ones a deadline, then end them."""
         self.draining = True
@@ -98,15 +127,55 @@ class Hub:
         announced = [
             asyncio.ensure_future(each.announce(seconds)) for each in list(self._connections)
         ]
+        self.rooms.close()
         end = asyncio.get_running_loop().time() + seconds
-        while self._connections and asyncio.get_running_loop().time() < end:
+        while self._busy and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
         for each in list(self._connections):
             each.stop()
-        for _ in range(100):
-            if not self._connections:
+        for left in range(100, 0, -1):
+            if not self._busy:
                 break
+            if left == 50:  # the last words of all speakers have been said
+                self.rooms.close(speakers=True)
             await asyncio.sleep(0.05)
         for task in announced:
             task.cancel()
         log("drained", left=len(self._connections))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models, keys and limits, before anything is loaded."""
+
+    models: tuple[Path, ...] = ()  # none: the bundled one
+    streams: int = 32  # for each model
+    compare: int = 0  # for each model under each other system
+    device: str = "auto"
+    dtype: str = "auto"
+    system: str | None = None  # of all models; None: each one's own
+    options: dict[str, Any] = field(default_factory=dict)  # of the system
+    plugins: tuple[Path, ...] = ()
+    keys: tuple[KeyLimits, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def capacity(self) -> int:
+        """Streams of all models."""
+        return max(1, len(self.models)) * (self.streams + len(COMPARED) * self.compare)
+
+    @property
+    def limits(self) -> Settings:
+        """The settings, with connections for every stream and as many that wait for one."""
+        connections = max(self.settings.connections, 2 * self.capacity)
+        return replace(self.settings, connections=connections)
+
+    def build(self) -> Hub:
+        """Load the models."""
+        metrics = Metrics()
+        load_plugins(self.plugins)
+        models = load_models(
+            self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
+            self.options,
+        )  # fmt: skip
+        return Hub(models, self.limits, Keys(self.keys), metrics)

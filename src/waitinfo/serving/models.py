@@ -134,13 +134,18 @@ def load_models(
     device: str = "auto",
     dtype: str = "auto",
     compare: int = 0,
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Models:
-    """Load models; with `compare`, also under wait-k and full, with so many streams each."""
+    """Load models, each under its own system or under another one.
+
+    With `compare`, they are also loaded under wait-k and full, with so many streams each.
+    """
     served: list[Served] = []
     names: set[str] = set()
     for path in paths or (None,):
         folder = find_model(path)
-        loaded = load_model(folder, device, dtype)
+        loaded = load_model(folder, device, dtype, system, options)
         name = _name(folder)
         if name in names:
             raise WaitinfoError(f"{path}: another model is called {name}; rename the folder")

@@ -61,6 +61,9 @@ class Start(Message):
     segmenter: str | None = Field(None, description="How sentences are found.")
     trace: bool = Field(False, description="Also report every READ and WRITE.")
     room: str | None = Field(None, max_length=64, description="Let others watch under this name.")
+    secret: str | None = Field(
+        None, min_length=16, max_length=128, description="Who shows it again may speak there again."
+    )
     resume: Resume | None = None
 
 
@@ -118,6 +121,8 @@ class Started(Message):
     target: str | None
     k: float | None
     vocabulary: str = Field(description="Fingerprint; a resumed stream needs the same.")
+    secret: str | None = Field(None, description="That of the room; keep it.")
+    ticket: str | None = Field(None, description="With it, others may watch the room, and no more.")
 
 
 class Word(Message):
@@ -198,7 +203,7 @@ class Ended(Message):
     """The last message."""
 
     type: Literal["ended"] = "ended"
-    reason: str = Field(description="end, idle, closing, full or error.")
+    reason: str = Field(description="end, idle, closing, full, replaced or error.")
 
 
 Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended

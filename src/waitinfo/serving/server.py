@@ -18,7 +18,7 @@ from waitinfo.serving.guards import LOOPBACK
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import log
 from waitinfo.serving.pace import paced_loop
-from waitinfo.serving.transport import WebSocketProtocol
+from waitinfo.serving.wire import WebSocketProtocol
 
 SEND_BUFFER = 1 << 16  # bytes
 # The model's thread needs the interpreter for a moment between any two kernels. With Python's own

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class Settings:
     drain: float = 30.0  # a server that stops waits for its streams
     retry: float = 5.0  # what a refused client is told
     connections: int = 1_000  # open WebSockets, with or without a stream
-    watchers: int = 500  # that may watch rooms
+    watchers: int = 5_000  # that may watch rooms
+    kept: float = 300.0  # a room waits for its speaker to come back
+    ticket: float = 86_400.0  # a link for watchers is valid
+    # Signs tickets: replicas of one plan take those of each other.
+    secret: bytes = field(
+        default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False
+    )
     origins: tuple[str, ...] = ()  # foreign pages that may connect; "*" for all
     local: bool = True  # listens on this machine only

@@ -15,7 +15,7 @@ from waitinfo.serving.connection import Connection
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.live import Live
 from waitinfo.serving.logs import log
-from waitinfo.serving.rooms import Room
+from waitinfo.serving.rooms import Seat
 from waitinfo.serving.wire import Gone, Stalled
 
 router = APIRouter()
@@ -36,20 +36,27 @@ class StreamConnection(Connection):
             await self.error("start", "no start message came", None, fatal=True)
             return "idle"
         served, languages = live.served, live.served.languages
-        with self.hub.rooms.speak(start.room, self, start.resume is not None) as room:
-            await self.wire.send(
-                protocol.Started(
-                    model=served.name,
-                    system=served.system.name,
-                    source=languages.source,
-                    target=languages.target,
-                    k=live.k,
-                    vocabulary=served.vocabulary,
-                )
+        await self.wire.send(
+            protocol.Started(
+                model=served.name,
+                system=served.system.name,
+                source=languages.source,
+                target=languages.target,
+                k=live.k,
+                vocabulary=served.vocabulary,
+                secret=None if self.seat is None else self.seat.secret,
+                ticket=self._ticket(),
             )
-            log("started", logging.DEBUG, model=served.name, system=served.system.name)
-            await self.both(live, self._write(live, start.trace, room))
+        )
+        log("started", logging.DEBUG, model=served.name, system=served.system.name)
+        await self.both(live, self._write(live, start.trace))
         return "end"
+
+    def _ticket(self) -> str | None:
+        """What the audience needs, if it needs anything."""
+        if self.seat is None or not len(self.hub.keys):
+            return None
+        return self.hub.tickets.issue(self.seat.name)
 
     async def _start(self) -> tuple[protocol.Start, Live]:
         """The message that opens the stream, and the stream; bad ones get an error each."""
@@ -69,12 +76,22 @@ class StreamConnection(Connection):
 
     def _open(self, start: protocol.Start) -> Live:
         served = self.hub.models.find(start.model, start.system)
-        self.hub.rooms.check(start.room, start.resume is not None)
         if served.free <= 0:
             raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
-        return Live.open(
+        live = Live.open(
             self.hub, served, self.client, start.k, start.lag, start.segmenter, start.resume
         )
+        if start.room is not None:
+            try:
+                self.seat = self._take_seat(start.room, start)
+            except BaseException:
+                live.close()
+                raise
+        return live
+
+    def _take_seat(self, room: str, start: protocol.Start) -> Seat:
+        again = start.resume is not None
+        return self.hub.rooms.speak(room, start.secret, self.client, self, again)
 
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
@@ -92,11 +109,11 @@ class StreamConnection(Connection):
                 raise protocol.Malformed("the stream has been started already")
         return 0.0
 
-    async def _write(self, live: Live, trace: bool, room: Room | None) -> None:
+    async def _write(self, live: Live, trace: bool) -> None:
         async for found in live.updates(trace):
             await self.wire.send(found)
-            if room is not None and isinstance(found, protocol.Words) and found.words:
-                room.say(self, [word.model_dump() for word in found.words])
+            if self.seat is not None and isinstance(found, protocol.Words) and found.words:
+                self.seat.say([word.model_dump() for word in found.words])
 
     async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
         await self.wire.send(

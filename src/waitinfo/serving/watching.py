@@ -11,8 +11,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.protocol import Malformed
-from waitinfo.serving.rooms import Watcher, check_name
-from waitinfo.serving.wire import Gone, Stalled, Wire, deny
+from waitinfo.serving.rooms import Caption, check_name
+from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 
 router = APIRouter()
 
@@ -22,38 +22,49 @@ async def watch(socket: WebSocket) -> None:
     hub: Hub = socket.app.state.hub
     name = socket.query_params.get("room", "")
     try:
-        hub.admit(socket.headers, socket.query_params)
         check_name(name)
-        with hub.rooms.watch(name) as watcher:
-            await socket.accept()
-            await Watching(socket, hub, watcher).run()
+        hub.admit_watcher(socket.headers, socket.query_params, name)
+        watching = Watching(socket, hub, name)
     except Refusal as refusal:
         hub.refuse(refusal)
         await deny(socket, refusal)
     except WaitinfoError as error:
         await deny(socket, Refusal(400, "room", str(error)))
+    else:
+        await watching.run()
 
 
 class Watching:
-    """One who watches."""
+    """A connection of one who watches."""
 
-    def __init__(self, socket: WebSocket, hub: Hub, watcher: Watcher) -> None:
-        self.hub, self.watcher = hub, watcher
+    def __init__(self, socket: WebSocket, hub: Hub, room: str) -> None:
+        self.hub, self.room, self._socket = hub, room, socket
         self.wire = Wire(socket, hub.settings.stall, hub.settings.message_size)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._accepted = False
+        self._watcher = hub.rooms.watch(room, self._write)
+
+    def _write(self, caption: Caption) -> bool:
+        return self._accepted and self.wire.write(caption.frame)
 
     async def run(self) -> None:
-        self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
-        with self.hub.connection(self):
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            self.stop()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.wire.close(1012 if self.hub.draining else 1000)
+        try:
+            await self._socket.accept(choose(self._socket, "waitinfo"))
+            self._accepted = True
+            tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            await self.wire.close(1012 if self.hub.draining else 1008)
+        finally:
+            self.hub.rooms.unwatch(self.room, self._watcher)
 
     async def _send(self) -> None:
         with suppress(Gone, Stalled):
-            while True:
-                await self.wire.send(await self.watcher.get())
+            async for caption in self._watcher.captions():
+                await self.wire.send(caption.text)
 
     async def _listen(self) -> None:
         """Notice that the watcher leaves; what it says does not matter."""
@@ -61,11 +72,3 @@ class Watching:
             while True:
                 with suppress(Malformed):
                     await self.wire.receive()
-
-    async def announce(self, seconds: float) -> None:
-        """Watchers are closed at once, so that they look for another server."""
-        self.stop()
-
-    def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()

@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.protocol import Malformed
+
+if TYPE_CHECKING:
+    Base: Any = asyncio.Protocol
+else:
+    Base = AutoWebSocketsProtocol
+
+
+FRAMES = "waitinfo.frames"  # extension of a scope: writes whole frames
+PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
+PIECES = 1_024  # frames of one message
+CLOSING = 20.0  # seconds in which a client has to read the rest
 
 
 class Gone(Exception):
@@ -71,11 +83,20 @@ class Wire:
         self._socket, self._stall, self._largest = socket, stall, largest
         self._lock = asyncio.Lock()
         self._deadline = Deadline(stall)
+        self._write = socket.scope.get("extensions", {}).get(FRAMES)
         self.closed = False
 
-    async def send(self, message: BaseModel | dict[str, Any]) -> None:
+    def write(self, frame: bytes) -> bool:
+        """Send a frame made for many at once, unless the client has not taken all before it."""
+        if self._write is None or self.closed or self._lock.locked():
+            return False
+        return bool(self._write(frame))
+
+    async def send(self, message: BaseModel | dict[str, Any] | str) -> None:
         if isinstance(message, BaseModel):
             text = message.model_dump_json(exclude_none=True)
+        elif isinstance(message, str):
+            text = message
         else:
             text = json.dumps(message, ensure_ascii=False)
         async with self._lock:
@@ -111,6 +132,12 @@ class Wire:
             await asyncio.wait_for(self._socket.close(code, reason), self._stall)
 
 
+def choose(socket: WebSocket, *names: str) -> str | None:
+    """The first subprotocol offered by the client that is one of these."""
+    offered = socket.scope.get("subprotocols") or []
+    return next((name for name in offered if name in names), None)
+
+
 async def deny(socket: WebSocket, refusal: Refusal) -> None:
     """Answer a request for a WebSocket with an HTTP error."""
     await socket.send_denial_response(
@@ -126,3 +153,94 @@ def retry_header(refusal: Refusal) -> dict[str, str]:
     if refusal.retry_after is None:
         return {}
     return {"Retry-After": str(max(1, round(refusal.retry_after)))}
+
+
+class Gathering:
+    """Writes once per turn of the event loop, and pauses reading only at the end of one.
+
+    uvicorn pauses reading after each message until the application takes it, which it mostly does
+    in the same turn. Words and the message that all is worked off mostly come in the same turn too.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []  # to be written
+        self._pause = self._full = False  # why reading is to be paused
+        self._paused = False  # whether it is
+        if hasattr(transport, "max_size"):
+            transport.max_size = PORTION
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: Any) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._transport.write(b"".join(waiting))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+        if self._transport.get_write_buffer_size():  # the client does not read, and may never
+            self._loop.call_later(CLOSING, self._transport.abort)
+
+    def pause_reading(self) -> None:
+        self._pause = True
+        self._loop.call_soon(self._settle)
+
+    def resume_reading(self) -> None:
+        self._pause = False
+        self._settle()
+
+    def full(self, full: bool) -> None:
+        """A client that does not read is not read from: its pings would be answered in memory."""
+        self._full = full
+        self._settle()
+
+    def _settle(self) -> None:
+        wanted = self._pause or self._full
+        if wanted and not self._paused:
+            self._transport.pause_reading()
+        elif self._paused and not wanted:
+            self._transport.resume_reading()
+        self._paused = wanted
+
+
+class WebSocketProtocol(Base):
+    """uvicorn's own, with bounds on what waits in memory, on a transport that gathers."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(Gathering(transport))  # type: ignore[arg-type]
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)  # type: ignore[misc]
+        if (scope := getattr(self, "scope", None)) is not None:
+            scope["extensions"][FRAMES] = self.write_frame
+
+    def write_frame(self, frame: bytes) -> bool:
+        """Write a frame made for many clients, if this one has taken everything before."""
+        if self.close_sent or not self.writable.is_set() or self.transport.is_closing():
+            return False
+        self.transport.write(frame)
+        return True
+
+    def handle_cont(self, event: Any) -> None:
+        if len(self.frames) >= PIECES:  # which may all be empty, and so have no limit of size
+            self.conn.fail(1009, f"a message may have {PIECES:,} frames")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)  # type: ignore[misc]
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.full(True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.transport.full(False)

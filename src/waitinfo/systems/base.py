@@ -33,7 +33,6 @@ from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
-from waitinfo.systems.confidence import KINDS, Weights, weigh
 from waitinfo.text.special import PAD
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
@@ -109,7 +108,6 @@ class LossContext:
     label_smoothing: float = 0.0
     k: float | None = None  # fixed dial, for validation; None: the system draws one
     dial: Tensor | None = None  # [] or [draws], already drawn for the batch; None: draw it now
-    weights: Weights | None = None  # of the target tokens; None: all are 1
 
 
 @dataclass(frozen=True)
@@ -128,17 +126,8 @@ class SystemOptions:
     info_total: str = "mean"  # zeta: mean of both lengths, or the source or target length
     info_norm: str = "sentence"  # of the distance to zeta: of each sentence, or of the whole batch
     whole_source_updates: int = 0  # number of first updates with the whole source visible
-    confidence: str = "none"  # loss weights by confidence over prefixes: none, prefix, relative
-    confidence_after: int = 4000  # number of first updates without these weights
-    confidence_power: float = 0.5  # how much a token's own confidence counts
-    sentence_power: float = 0.0  # how much that of its sentence counts
 
     def __post_init__(self) -> None:
-        if self.confidence not in KINDS:
-            raise unknown("system.confidence", self.confidence, KINDS)
-        for name in ("confidence_after", "confidence_power", "sentence_power"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be 0 or more")
         if self.info_total not in INFO_TOTALS:
             raise unknown("system.info_total", self.info_total, INFO_TOTALS)
         if self.info_norm not in INFO_NORMS:
@@ -159,8 +148,6 @@ class System(ABC):
     # them: it changes at these updates and nowhere else.
     milestones: tuple[str, ...] = ("whole_source_updates",)
     plans_by_length: ClassVar[bool] = False  # the loss plans its work from the batch's lengths
-    # Loss weights that make sense: not all systems train on prefixes along a path.
-    confidences: ClassVar[tuple[str, ...]] = KINDS
     fresh_past: ClassVar[bool] = False  # written tokens are recomputed with the whole prefix read
     Options: ClassVar[type[SystemOptions]] = SystemOptions
 
@@ -171,13 +158,6 @@ class System(ABC):
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
-        if self.options.confidence not in self.confidences:
-            raise WaitinfoError(
-                f"system.confidence {self.options.confidence}: {self.name} trains without a path "
-                f"of its own and offers only {' or '.join(self.confidences)}"
-            )
-        if self.options.confidence != "none":
-            self.milestones = (*type(self).milestones, "confidence_after")
 
     def check_model(self, config: ModelConfig) -> None:
         """Raise an error if the system cannot use a model."""
@@ -211,26 +191,7 @@ class System(ABC):
         streaming = context.k is not None
         dials = self.dial_rows(batch, context, k)
         decoded = model.decode(target, encoded, visible, dials, read, streaming)
-        if self._weighs(context) and k is not None and not streaming:
-            whole = None
-            if self.options.confidence == "relative":
-                everything = whole_source(batch)
-                with torch.no_grad():
-                    whole = model.decode(target, encoded, everything, dials, everything)
-            context = replace(context, weights=self._weights(model, batch, decoded, whole))
         return self.combine(model, batch, source, target, decoded, context)
-
-    def _weighs(self, context: LossContext) -> bool:
-        """Weights favour what the model knows, so it must first have learned something."""
-        options = self.options
-        return options.confidence != "none" and context.update >= options.confidence_after
-
-    def _weights(
-        self, model: Transformer, batch: Batch, decoded: Decoded, whole: Decoded | None
-    ) -> Weights:
-        """Weights by confidence over the prefixes of a training batch."""
-        options = self.options
-        return weigh(model, batch, decoded, whole, options.confidence_power, options.sentence_power)
 
     def training_dial(self, batch: Batch, context: LossContext) -> DialValue | Tensor | None:
         """The fixed dial, or a drawn one; None while the whole source is visible."""
@@ -296,8 +257,7 @@ class System(ABC):
         context: LossContext,
     ) -> Losses:
         """Cross-entropy, plus lambda times the info-sum loss if info is learned (Eq. 7)."""
-        smoothing = context.label_smoothing
-        total, parts = cross_entropy(model, decoded, batch, smoothing, context.weights)
+        total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
         if model.config.info == "attention" and source.info is not None:
             assert target.info is not None
             options = self.options
@@ -364,22 +324,15 @@ def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(
-    model: Transformer,
-    decoded: Decoded,
-    batch: Batch,
-    label_smoothing: float,
-    weights: Weights | None = None,
+    model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display.
-
-    Tokens may have weights, which the displayed one leaves out.
-    """
+    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display."""
     total, nll = linear_cross_entropy(
         decoded.states,
         model.target_embedding.weight,
         batch.target_out,
-        batch.target_out != PAD if weights is None else weights.tokens,
+        batch.target_out != PAD,
         label_smoothing,
         model.token_terms,
     )
-    return total, {"nll": nll if weights is None else weights.nll}
+    return total, {"nll": nll}

@@ -120,7 +120,6 @@ class GMA(System):
         "delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned position"
     )
     attentions = (GaussianAttention,)
-    confidences = ("none", "prefix")  # its attention chooses the prefix
     Options = GMAOptions
     options: GMAOptions
 

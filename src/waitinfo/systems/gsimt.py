@@ -294,7 +294,6 @@ class GSiMT(System):
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
     plans_by_length = True  # groups of prefixes depend on the lengths
-    confidences = ("none",)
     Options = GSiMTOptions
     options: GSiMTOptions
 

@@ -320,7 +320,6 @@ class MMA(System):
     )
     attentions = (LookbackAttention, MonotonicAttention)
     milestones = ("whole_source_updates", "latency_after")
-    confidences = ("none", "prefix")  # its attention chooses the prefix
     Options = MMAOptions
     options: MMAOptions
 

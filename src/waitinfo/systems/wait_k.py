@@ -6,7 +6,6 @@ which training draws a new k for each batch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -31,8 +30,6 @@ class DrawnDialOptions(SystemOptions):
     k_min: int = 1
     k_max: int = 0  # 0: up to the batch's longest source
     draws: int = 1  # dials drawn for a batch; its sentences take them in turn
-    # Updates, after those with the whole source, in which the lowest dial falls to k_min.
-    curriculum_updates: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,23 +37,13 @@ class DrawnDialOptions(SystemOptions):
             raise WaitinfoError(
                 f"system.k_min {self.k_min} and k_max {self.k_max}: need 1 <= k_min <= k_max"
             )
-
         if self.draws < 1:
             raise WaitinfoError(f"system.draws {self.draws}: must be at least 1")
-        if self.curriculum_updates < 0:
-            raise WaitinfoError(
-                f"system.curriculum_updates {self.curriculum_updates}: must be 0 or more"
-            )
 
     def draw(self, batch: Batch, context: LossContext) -> DialValue:
-        """Draw dials uniformly from k_min to k_max; at first, from the long lags only."""
+        """Draw dials uniformly from k_min to k_max."""
         highest = max(self.k_min, self.k_max or batch.longest_source)
-        lowest = self.k_min
-        done = max(0, context.update - self.whole_source_updates)
-        if done < self.curriculum_updates:
-            left = 1 - done / self.curriculum_updates
-            lowest += math.floor(left * (highest - lowest) + 0.5)
-        drawn = tuple(context.draw.randint(lowest, highest) for _ in range(self.draws))
+        drawn = tuple(context.draw.randint(self.k_min, highest) for _ in range(self.draws))
         return drawn[0] if self.draws == 1 else drawn
 
 
@@ -134,5 +121,4 @@ class Full(System):
     name = "full"
     summary = "waits for the whole sentence; bidirectional encoder, supports beam search"
     simultaneous = False
-    confidences = ("none",)
     model_defaults = MappingProxyType({"encoder": "bidirectional"})

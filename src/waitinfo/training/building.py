@@ -82,8 +82,6 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     may_differ |= {name for name in SIDES.values() if not learned or new[name] == "one"}
     if not learned:
         may_differ.add("info")
-    if not learned or new["source_info"] == "one":
-        may_differ.add("info_from")
     if CROSS_ATTENTIONS[old["cross_attention"]].key_vectors == 1:  # as plain attention has
         may_differ.add("cross_attention")
     return next((name for name in new if old[name] != new[name] and name not in may_differ), None)

@@ -202,14 +202,10 @@ class RunConfig:
         }
 
 
-# What settings that came later mean in a run that was started without them, if not their default.
-EARLIER = {"confidence_after": 0}
-
-
 def resumed_choices(recorded: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run that were not given: as they were, even if their defaults have changed."""
     chosen = recorded.get("chosen", {})
-    before = EARLIER | recorded["resolved"]["system"]
+    before = recorded["resolved"]["system"]
     now = asdict(build_system(before["name"], {}).options)
     kept = {name: before[name] for name in now if before.get(name, now[name]) != now[name]}
     return {**chosen, "system": kept | chosen.get("system", {})}
@@ -245,7 +241,7 @@ def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
 def _defaults(system: str) -> dict[str, dict[str, Any]]:
     """The settings of each section that have a default, with it."""
     return {
-        "system": asdict(build_system(system, {}).options) | EARLIER,
+        "system": asdict(build_system(system, {}).options),
         **{
             section: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
             for section, kind in (("model", ModelConfig), ("training", TrainingConfig))

@@ -70,7 +70,7 @@ def _farewell(out: Path, summary: dict[str, Any]) -> str:
 def _facts(trainer: Trainer) -> list[str]:
     corpus, config = trainer.corpus.manifest, trainer.config
     tokens = config.batch_tokens * config.accumulate * trainer.processes.size
-    chosen = ", ".join(f"{name} {value:g}" for name, value in trainer.run.chosen.items())
+    chosen = ", ".join(f"{name} {_shown(value)}" for name, value in trainer.run.chosen.items())
     return [
         f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
         f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
@@ -78,3 +78,7 @@ def _facts(trainer: Trainer) -> list[str]:
         f"{tokens:,} tokens an update",
         *([f"chosen to fit: {chosen}"] if chosen else []),
     ]
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -83,8 +83,8 @@ class Writing(Structure):
         ("source_info", c_void_p), ("never", c_void_p), ("row", c_void_p), ("at", c_void_p),
         ("visible", c_void_p), ("bias", c_void_p), ("x", c_void_p), ("info", c_void_p),
         ("token", c_void_p), ("value", c_void_p), ("scored", c_void_p), ("embedded_x", c_void_p),
-        ("embedded_info", c_void_p), ("nevers", c_int32), ("aware", c_int32),
-        ("source_width", c_int32),
+        ("embedded_info", c_void_p), ("shares", c_void_p), ("nevers", c_int32),
+        ("aware", c_int32), ("source_width", c_int32), ("shares_width", c_int32),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 // The page: what is typed, played or dictated goes to one stream for each column.
 
-import { LiveStream } from "./stream.js";
+import { LiveStream, secret } from "./stream.js";
 import { Source, Translation } from "./pane.js";
 import * as exports from "./exports.js";
 import * as past from "./history.js";
@@ -98,10 +98,10 @@ function begin() {
     const options = { model: chosen().name, system: settings.system };
     if (settings.k !== undefined) options.k = settings.k;
     if (settings.lag !== undefined) options.lag = settings.lag;
-    if (room) options.room = room;
+    if (room) Object.assign(options, { room, secret: mine(room) });
     column.stream = new LiveStream(options, {
       words: (message) => heard(index, message),
-      state: (name) => index === 0 && connection(name),
+      state: (name, message) => index === 0 && connection(name, message, room),
       error: ({ message }) => state(message, true),
     });
     return column;
@@ -114,8 +114,26 @@ function lay() {
   $("columns").classList.toggle("many", columns.length > 1);
 }
 
-function connection(name) {
-  if (name === "live") state("connected");
+// The secret of a room, kept by this browser: the room is ours again after the page was loaded anew.
+function mine(room) {
+  const name = `waitinfo-room-${room}`;
+  try {
+    if (!localStorage.getItem(name)) localStorage.setItem(name, secret());
+    return localStorage.getItem(name);
+  } catch { return undefined; }  // a browser that keeps nothing: the stream makes one
+}
+
+// The link for those who watch gives no other right: it has a ticket, and never the key.
+function link(room, ticket) {
+  const query = new URLSearchParams({ room });
+  $("overlay").href = `/overlay?${query}${ticket ? `#ticket=${encodeURIComponent(ticket)}` : ""}`;
+}
+
+function connection(name, message, room) {
+  if (name === "live") {
+    state("connected");
+    if (room) link(room, message.ticket);
+  }
   if (name === "lost") state("the connection is lost; trying again …", true);
   if (name === "idle") state("paused; type to go on");
 }
@@ -244,10 +262,7 @@ $("model").addEventListener("change", () => { dial(); begin(); });
 $("hold").addEventListener("change", () => { dial(); begin(); });
 $("clear").addEventListener("click", () => { begin(); $("text").value = ""; pasted = false; $("text").focus(); });
 $("reading").addEventListener("change", () => columns.forEach(({ pane }) => $("reading").checked || pane.release()));
-$("room").addEventListener("change", () => {
-  $("overlay").href = `/overlay?room=${encodeURIComponent($("room").value)}${location.hash}`;
-  begin();
-});
+$("room").addEventListener("change", () => { link($("room").value.trim()); begin(); });
 $("controls").addEventListener("submit", (event) => event.preventDefault());
 
 function dial() {

@@ -1,6 +1,6 @@
 // Captions for a stage: the last lines of a room, large; they stay during pauses and reconnects.
 
-import { address } from "./stream.js";
+import { connect } from "./stream.js";
 
 const query = new URLSearchParams(location.search);
 const box = document.getElementById("captions");
@@ -9,8 +9,12 @@ const letters = Math.max(10, Number(query.get("letters")) || 42);
 box.style.setProperty("--lines", lines);
 let shown = [[]];
 let wait = 250;
+let last = [-1, 0];  // sentence and number of the last word: a speaker that was cut off repeats some
 
 function add(word) {
+  const place = [word.sentence, word.read - word.lag];
+  if (place[0] < last[0] || (place[0] === last[0] && place[1] <= last[1])) return;
+  last = place;
   const line = shown.at(-1);
   const length = line.reduce((sum, each) => sum + each.text.length, 0);
   const next = line.length && (length + word.word.length > letters || line.at(-1).sentence !== word.sentence);
@@ -29,11 +33,12 @@ function draw() {
 }
 
 function watch() {
-  const socket = new WebSocket(address("/v1/watch", { room: query.get("room") ?? "stage" }));
+  const socket = connect("/v1/watch", { room: query.get("room") ?? "stage" });
   socket.onmessage = ({ data }) => {
     const message = JSON.parse(data);
     wait = 250;
-    if (message.again && message.words.length) shown = [[]];
+    if (message.fresh) last = [-1, 0];
+    if (message.again && message.words.length) [shown, last] = [[[]], [-1, 0]];
     message.words.forEach(add);
     draw();
   };

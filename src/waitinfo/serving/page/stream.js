@@ -1,25 +1,33 @@
 // A stream on the server that connects again by itself and continues word for word.
 
-export function address(path, query = {}) {
+// A socket of this server. What is secret stands behind the # and travels as a subprotocol: addresses are logged.
+export function connect(path, query = {}) {
   const url = new URL(path, location.href);
   url.protocol = url.protocol.replace("http", "ws");
-  const key = new URLSearchParams(location.hash.slice(1)).get("key");
-  for (const [name, value] of Object.entries({ ...query, key })) {
-    if (value) url.searchParams.set(name, value);
-  }
-  return url;
+  for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
+  const given = new URLSearchParams(location.hash.slice(1));
+  const name = ["ticket", "key"].find((each) => given.has(each));
+  if (!name) return new WebSocket(url);
+  if (/^[\w!#$%&'*+.^`|~-]+$/.test(given.get(name))) return new WebSocket(url, ["waitinfo", `waitinfo-${name}.${given.get(name)}`]);
+  url.searchParams.set(name, given.get(name));  // a key with spaces or the like
+  return new WebSocket(url);
+}
+
+// A secret that nobody can guess, in letters and digits.
+export function secret() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (n) => n.toString(16).padStart(2, "0")).join("");
 }
 
 export class LiveStream {
   // `options` are fields of the start message; `on` has words, state, stats and error.
   constructor(options, on) {
     this.options = options;
+    if (options.room) options.secret ??= secret();  // to come back to the room
     this.on = on;
     this.items = [];          // text and flushes that are not done with
     this.replay = null;       // where the server would continue
     this.last = this.done = 0;  // ids of the newest item, and of the newest one worked off
     this.wait = 250;
-    this.attempts = 0;
     this.over = false;
     this.connect();
   }
@@ -27,14 +35,13 @@ export class LiveStream {
   connect() {
     if (this.over) return;
     this.open = this.resting = false;
-    const socket = this.socket = new WebSocket(address("/v1/stream"));
+    const socket = this.socket = connect("/v1/stream");
     socket.onopen = () => this.start();
     socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
     socket.onclose = () => { if (socket === this.socket) this.lost(); };
   }
 
   start() {
-    this.attempts += 1;
     const resume = this.vocabulary && {
       position: 0, sentence: 0, path: [], ...this.replay, vocabulary: this.vocabulary,
     };
@@ -67,6 +74,9 @@ export class LiveStream {
       this.on.error?.(message);
     } else if (message.type === "idle") {
       this.done = message.id;
+    } else if (message.type === "ended" && message.reason === "replaced") {
+      this.over = true;
+      this.on.error?.({ code: "room", message: "another window of yours speaks in this room now" });
     } else if (message.type === "ended" && message.reason === "idle" && this.done >= this.last) {
       this.resting = true;  // else text was on its way when the server closed: connect again
       this.on.state?.("idle");
@@ -74,9 +84,7 @@ export class LiveStream {
   }
 
   refused(code) {
-    // The one who speaks in the room may be this stream: its last connection, if that was cut.
-    const passes = ["full", "start"].includes(code) || (code === "room" && this.attempts > 1);
-    this.over = !passes;
+    this.over = !["full", "start"].includes(code);
     this.socket.close();
   }
 

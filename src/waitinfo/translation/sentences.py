@@ -61,7 +61,7 @@ def split_tokens(words: Sequence[list[int]], limit: int) -> Iterator[list[int]]:
         yield piece
 
 
-class SourceText:
+class SentenceCutter:
     """Cuts and tokenizes lines; `slides` if the system can translate text without sentence ends."""
 
     def __init__(

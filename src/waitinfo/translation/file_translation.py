@@ -15,11 +15,9 @@ from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.files import check_readable, check_writable, read_bytes
 from waitinfo.text.identification import other_language
-from waitinfo.translation.lines import WINDOW, Lines, LineTranslator
-from waitinfo.translation.options import TranslationOptions
-from waitinfo.translation.processes import Processes
-from waitinfo.translation.window import Translation
-from waitinfo.translation.work import Block, Plan, Work
+from waitinfo.translation.decoding import TranslationOptions
+from waitinfo.translation.lines import WINDOW, Lines, LineTranslator, Translation
+from waitinfo.translation.sharing import Block, FilePlan, Processes, UnfinishedFile
 
 LARGEST_BLOCK, SMALLEST_BLOCK = WINDOW, 1024  # lines
 BLOCKS_EACH = 4  # blocks for every process, if the file is large enough
@@ -128,7 +126,7 @@ class FileTranslation:
         progress: Progress,
         others: Sequence[LoadedModel] = (),
     ) -> None:
-        self.source, self.work, self.options = source, Work(out), options
+        self.source, self.work, self.options = source, UnfinishedFile(out), options
         self.processes, self.progress = processes, progress
         self.settings = translation_settings(loaded, options, others)
         self.translator = LineTranslator(loaded, options, rows, others)
@@ -150,7 +148,7 @@ class FileTranslation:
             return
         share = -(-lines // (BLOCKS_EACH * self.processes.size))
         block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, share))
-        self.work.begin(Plan(lines, sha256, block, self.settings), resume, force)
+        self.work.begin(FilePlan(lines, sha256, block, self.settings), resume, force)
 
     def join(self) -> None:
         """Join the process that has begun."""

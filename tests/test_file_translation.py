@@ -8,34 +8,29 @@ import lzma
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from torch.distributed import HashStore
 
-from tests.streams import toy_model
-from tests.test_translation import lines_of_text
+from tests.processes import Interrupt, die, in_a_process, leftovers
+from tests.streams import lines_of_text, toy_model
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.saving import LoadedModel
-from waitinfo.progress import Silent
 from waitinfo.streaming.translator import Translator
-from waitinfo.translation import files
-from waitinfo.translation.decoding import SentenceDecoder
-from waitinfo.translation.files import LineReader, survey, translate_file
-from waitinfo.translation.options import TranslationOptions
-from waitinfo.translation.processes import Processes
-from waitinfo.translation.work import Plan, Work
+from waitinfo.translation import file_translation
+from waitinfo.translation.decoding import SentenceDecoder, TranslationOptions
+from waitinfo.translation.file_translation import LineReader, survey, translate_file
+from waitinfo.translation.sharing import FilePlan, Processes, UnfinishedFile
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(files, "LARGEST_BLOCK", 4)
-    monkeypatch.setattr(files, "POLL", 0.01)
-    monkeypatch.setattr(files, "fingerprint", lambda folder: "toy")
+    monkeypatch.setattr(file_translation, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(file_translation, "LARGEST_BLOCK", 4)
+    monkeypatch.setattr(file_translation, "POLL", 0.01)
+    monkeypatch.setattr(file_translation, "fingerprint", lambda folder: "toy")
 
 
 @pytest.fixture
@@ -54,39 +49,6 @@ def source(tmp_path: Path) -> Path:
 def right() -> str:
     loaded = toy_model("full")
     return "".join(f"{text}\n" for text in Translator(loaded, 10).translate(lines_of_text()))
-
-
-class Interrupt(Silent):
-    """Calls something after a number of reports."""
-
-    def __init__(self, after: int, action: Callable[[], None]) -> None:
-        self.left, self.action = after, action
-
-    def advance(self, done: float) -> None:
-        self.left -= 1
-        if not self.left:
-            self.action()
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_a_process(call: Callable[[], object]) -> Callable[[], int]:
-    """Start a call in another process; the result waits for it and returns its status."""
-    child = os.fork()
-    if not child:
-        torch.set_num_threads(1)  # torch's other threads are not in this process
-        try:
-            call()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return lambda: os.waitpid(child, 0)[1]
-
-
-def leftovers(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
 def test_a_file_becomes_what_streams_write(
@@ -191,7 +153,7 @@ def test_a_killed_translation_is_resumed(
         lambda: translate_file(loaded, source, out, rows=1, progress=Interrupt(after, die))
     )
     assert os.WTERMSIG(status()) == signal.SIGKILL
-    recorded = Work(out)
+    recorded = UnfinishedFile(out)
     recorded.join()
     done = recorded.recorded()
     recorded.close()
@@ -232,8 +194,8 @@ def test_a_damaged_journal_counts_as_far_as_it_is_whole(
 
 def test_what_is_added_does_not_join_a_record_that_was_cut_off(tmp_path: Path) -> None:
     """A process is killed while it writes, and so is the one that continues its block."""
-    work = Work(tmp_path / "out.txt")
-    work.begin(Plan(3, "", 3, {}), resume=False, force=False)
+    work = UnfinishedFile(tmp_path / "out.txt")
+    work.begin(FilePlan(3, "", 3, {}), resume=False, force=False)
     for record in (b"0\tzero\n1\ton", b"2\ttwo\n"):
         block = work.claim(0)
         assert block is not None
@@ -261,7 +223,7 @@ def test_an_interrupted_merge_is_repeated(
         translate_file(loaded, source, out)
     assert not out.exists()
     monkeypatch.undo()
-    monkeypatch.setattr(files, "fingerprint", lambda folder: "toy")
+    monkeypatch.setattr(file_translation, "fingerprint", lambda folder: "toy")
     assert translate_file(loaded, source, out, resume=True).translated == 0
     assert out.read_text("utf-8") == right
 
@@ -285,7 +247,7 @@ def test_what_is_refused(
     other = replace(loaded, model=toy_model("wait-k").model, system=toy_model("wait-k").system)
     refused("begun with another k and system", other, resume=True)
     with monkeypatch.context() as changed:
-        changed.setattr(files, "fingerprint", lambda folder: "another")
+        changed.setattr(file_translation, "fingerprint", lambda folder: "another")
         refused("begun with another model", resume=True)
     refused("resume and force exclude each other", resume=True, force=True)
     content = source.read_bytes()

@@ -1,10 +1,11 @@
-"""The folder of an unfinished file translation: what is done, and who does what.
+"""One file, translated by several processes: who they are, and the folder that they share.
 
-The input is divided into blocks of lines. A process that works on a block holds a lock on its
-journal, to which it adds every translated batch. When the process dies, the system takes the lock
-back, and any other process continues the block from its journal. A complete block becomes a file in
-input order, and the last process to finish joins the files. So any number of processes, on any
-machine that shares the folder, can work on one file.
+The folder holds what is done and who does what. The input is divided into blocks of lines. A
+process that works on a block holds a lock on its journal, to which it adds every translated batch.
+When the process dies, the system takes the lock back, and any other process continues the block
+from its journal. A complete block becomes a file in input order, and the last process to finish
+joins the files. So any number of processes, on any machine that shares the folder, can work on one
+file.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
+
+from torch.distributed import Store, rendezvous
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.storage import fsync_folder
@@ -25,10 +29,61 @@ from waitinfo.text.files import compressed
 
 FORMAT = 1
 PLAN = "plan.json"
+PREPARED = "waitinfo-translation"
+PATIENCE = timedelta(hours=2)  # how long the first process may take to prepare
 
 
 @dataclass(frozen=True)
-class Plan:
+class Processes:
+    """How many processes work together, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    store: Store | None = None
+
+    @classmethod
+    def join(cls, environment: Mapping[str, str] | None = None) -> Processes:
+        """Those that torchrun started, or this one alone."""
+        given = os.environ if environment is None else environment
+        if int(given.get("WORLD_SIZE", "1")) == 1:
+            return cls(local_rank=int(given.get("LOCAL_RANK", "0")))
+        store, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+        return cls(rank, size, int(given.get("LOCAL_RANK", "0")), store)
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """The device of this process: GPUs are counted through."""
+        return f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name
+
+    def prepare(
+        self, prepare: Callable[[], Any], join: Callable[[], Any], name: str = PREPARED
+    ) -> None:
+        """The first process prepares and the others join after it, or all of them fail.
+
+        What is prepared has a `name` that is used once.
+        """
+        if self.store is None:
+            prepare()
+        elif self.leads:
+            try:
+                prepare()
+            except WaitinfoError as error:
+                self.store.set(name, str(error))
+                raise
+            self.store.set(name, "")
+        else:
+            self.store.wait([name], PATIENCE)
+            if problem := self.store.get(name).decode():
+                raise WaitinfoError(problem)
+            join()
+
+
+@dataclass(frozen=True)
+class FilePlan:
     """What is translated, how, and in which blocks."""
 
     lines: int
@@ -45,7 +100,7 @@ class Plan:
         """The lines of a block."""
         return range(number * self.block, min(self.lines, (number + 1) * self.block))
 
-    def changes(self, other: Plan) -> list[str]:
+    def changes(self, other: FilePlan) -> list[str]:
         """Names of the settings in which another plan differs."""
         names = {*self.settings, *other.settings}
         return sorted(n for n in names if self.settings.get(n) != other.settings.get(n))
@@ -96,7 +151,7 @@ def _records(journal: bytes, lines: range) -> Iterator[tuple[int, bytes]]:
             yield int(index), text
 
 
-class Work:
+class UnfinishedFile:
     """An unfinished translation, in a folder beside its output."""
 
     def __init__(self, out: Path) -> None:
@@ -104,7 +159,7 @@ class Work:
         self.folder = out.parent / f".{out.name}.partial"
         self._removed = out.parent / f".{out.name}.removed"
         self._lock: IO[bytes] | None = None
-        self.plan: Plan
+        self.plan: FilePlan
 
     # Beginning
 
@@ -126,7 +181,7 @@ class Work:
         if self.out.exists():
             raise WaitinfoError(f"{self.out}: exists already; replace it with --force")
 
-    def begin(self, plan: Plan, resume: bool, force: bool) -> None:
+    def begin(self, plan: FilePlan, resume: bool, force: bool) -> None:
         """Start, or continue a translation with the same plan; an error if it has another."""
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "begin").open("ab") as lock:
@@ -145,7 +200,7 @@ class Work:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         try:
             record = json.loads((self.folder / PLAN).read_text("utf-8"))
-            self.plan = Plan(**record)
+            self.plan = FilePlan(**record)
         except (OSError, ValueError, TypeError):
             raise WaitinfoError(
                 f"{self.folder / PLAN}: cannot be read; start again with --force"
@@ -164,7 +219,7 @@ class Work:
                 if path.name not in ("lock", "begin"):
                     path.unlink()
 
-    def _check(self, plan: Plan) -> None:
+    def _check(self, plan: FilePlan) -> None:
         if (self.plan.lines, self.plan.sha256) != (plan.lines, plan.sha256):
             raise WaitinfoError(
                 f"{self.out}: its translation was begun with other input; "

@@ -1,0 +1,103 @@
+"""`waitinfo train`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waitinfo.cli.options import PluginOptions, listed
+from waitinfo.model.sizes import SIZES
+from waitinfo.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from waitinfo.training.display import Display
+
+
+@dataclass(kw_only=True)
+class Train(PluginOptions):
+    """Options of `train`."""
+
+    out: Annotated[Path, typer.Option(help="Folder of the run.")]
+    system: Annotated[str | None, typer.Option(help=f"The system to train: {listed(SYSTEMS)}.")] = (
+        None
+    )
+    data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
+    size: Annotated[str | None, typer.Option(help=f"Size of the model: {listed(SIZES)}.")] = None
+    config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
+    settings: Annotated[
+        list[str], typer.Option("--set", help="section.key=value, over the recipe.")
+    ] = field(default_factory=list)
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Finish within this time, with the learning rate decayed.")
+    ] = None
+    pause_minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time; continue later with --resume.")
+    ] = None
+    compile: Annotated[
+        bool | None,
+        typer.Option("--compile", help="Compile the model first; worth it for long runs."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, … [default: a GPU if there is one].")
+    ] = None
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads [default: as many as the model can use].")
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
+
+
+def train(options: Train) -> None:
+    """Train a system on a corpus.
+
+    The run folder gets the best and the last model (`best`, `last`), checkpoints to resume from,
+    `metrics.jsonl` and `run.json`. On several GPUs, start it with torchrun:
+    torchrun --nproc-per-node 8 -m waitinfo train …
+
+    Examples:
+
+        waitinfo train --system wait-info --data corpus --out run --size small
+
+        waitinfo train --system wait-k --set system.k=5 --data corpus --out run --max-minutes 30
+
+        waitinfo train --config recipes/tiny.toml --data corpus --out run
+
+        waitinfo train --out run --resume
+    """
+    from waitinfo import training
+    from waitinfo.config import apply_settings, read_toml
+    from waitinfo.training.run import merge
+
+    options.load_plugins()
+    flags: dict[str, Any] = {
+        "data": None if options.data is None else str(options.data.absolute()),
+        "size": options.size,
+        "system": {"name": options.system} if options.system else None,
+        "training": _given(
+            {
+                "max_minutes": options.max_minutes,
+                "pause_minutes": options.pause_minutes,
+                "compile": options.compile or None,
+                "device": options.device,
+                "threads": options.threads,
+            }
+        )
+        or None,
+    }
+    values = merge(read_toml(options.config) if options.config else {}, _given(flags))
+    values = apply_settings(values, options.settings)
+    training.train(values, options.out, options.resume, _display(), options.config)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _display() -> Display:
+    from waitinfo.cli.display import LiveDisplay, console
+    from waitinfo.training.display import LineDisplay
+
+    return LiveDisplay() if console.is_terminal and sys.stderr.isatty() else LineDisplay()

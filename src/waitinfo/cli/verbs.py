@@ -1,0 +1,114 @@
+"""The verbs of `waitinfo`, and how one is made of a function and its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from waitinfo.cli.analyse import analyse
+from waitinfo.cli.compare import compare
+from waitinfo.cli.distill import distill
+from waitinfo.cli.evaluate import evaluate
+from waitinfo.cli.models import models
+from waitinfo.cli.prepare import prepare
+from waitinfo.cli.serve import serve
+from waitinfo.cli.train import train
+from waitinfo.cli.translate import translate
+
+SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+
+
+class Verb(TyperCommand):
+    """A command whose lists may follow one flag: --source a b c."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.expand(args))
+
+    def expand(self, arguments: list[str]) -> list[str]:
+        """`--source a b` as the parser wants it: `--source a --source b`.
+
+        Where text may follow, a list ends at the first argument that is not name=value.
+        """
+        flags = {flag for p in self.params if getattr(p, "multiple", False) for flag in p.opts}
+        text_follows = any(p.nargs == -1 for p in self.params)
+        expanded: list[str] = []
+        flag, values = None, 0
+        for argument in arguments:
+            if argument.startswith("-") and argument != "-":
+                name, equals, _ = argument.partition("=")
+                flag, values = (name if name in flags else None), len(equals)
+            elif flag is not None:
+                if values and text_follows and not SETTING.match(argument):
+                    flag = None
+                elif values:
+                    expanded.append(flag)
+                values += 1
+            expanded.append(argument)
+        return expanded
+
+
+def parameters(options: type) -> Iterator[inspect.Parameter]:
+    """The fields of an options class as parameters: its own first, then those it inherits."""
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    hints = typing.get_type_hints(options, include_extras=True)
+    names = [name for kind in options.__mro__ for name in vars(kind).get("__annotations__", ())]
+    for name in dict.fromkeys(names):
+        default, factory = fields[name].default, fields[name].default_factory
+        if factory is not dataclasses.MISSING:
+            default = factory()
+        elif default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]
+        )
+
+
+def command(verb: Callable[[Any], None]) -> Callable[..., None]:
+    """`verb(options)` as a function that takes each option by its name."""
+    ((_, options),) = [hint for hint in typing.get_type_hints(verb).items() if hint[0] != "return"]
+
+    def call(**values: Any) -> None:
+        verb(options(**values))
+
+    found = sorted(parameters(options), key=lambda p: p.default is not inspect.Parameter.empty)
+    call.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+    call.__name__, call.__doc__ = verb.__name__, verb.__doc__
+    return call
+
+
+app = typer.Typer(
+    name="waitinfo",
+    help="Simultaneous machine translation: prepare text, train systems, translate live.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (prepare, train, distill, translate, serve, evaluate, compare, analyse, models):
+    app.command(cls=Verb)(command(verb))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import waitinfo
+
+        print(waitinfo.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Simultaneous machine translation: prepare text, train systems, translate live."""
