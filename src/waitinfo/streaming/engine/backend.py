@@ -212,6 +212,7 @@ class HostBackend(Backend):
         if not self._for_arrays:
             wanted = wanted.numpy()
         if slots.forced:
+            assert not isinstance(rows, int)
             forced, due = slots.forced.following(rows)
             wanted, least = wanted | (forced > 0), np.where(forced > 0, due, least)
         _, read, written, complete, *_ = standing

@@ -187,12 +187,12 @@ class TorchBackend(HostBackend):
         starts = np.where(self._seen[rows] == read, written, 0)
         self._seen[rows] = read
         last = written - starts
-        at = starts[:, None] + np.arange(int(last.max()) + 1)
-        real = at <= written[:, None]
-        tokens = self.slots.targets[rows[:, None], np.minimum(at, written[:, None]) - 1]
-        tokens = np.where(real, np.where(at > 0, tokens, BOS), PAD).astype(np.int64)
-        at = np.where(real, at, int(written.max()) + 1)
-        return self._embed(torch.from_numpy(tokens), torch.from_numpy(at)), last.tolist()
+        places = starts[:, None] + np.arange(int(last.max()) + 1)
+        real = places <= written[:, None]
+        before = self.slots.targets[rows[:, None], np.minimum(places, written[:, None]) - 1]
+        tokens = np.where(real, np.where(places > 0, before, BOS), PAD).astype(np.int64)
+        places = np.where(real, places, int(written.max()) + 1)
+        return self._embed(torch.from_numpy(tokens), torch.from_numpy(places)), last.tolist()
 
     def _visible(self, policy: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
         """Source tokens that `count` positions of every row see, [R, T] or [R, H, T].

@@ -23,9 +23,8 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return found if isinstance(found, triton.JITFunction) else function
 
 
-length_limit, may_write, verdict = map(
-    _compiled, (decision.length_limit, decision.may_write, decision.verdict)
-)
+length_limit, may_write = _compiled(decision.length_limit), _compiled(decision.may_write)
+verdict = _compiled(decision.verdict)
 run_after, is_loop = _compiled(loops.run_after), _compiled(loops.is_loop)
 
 # Flags in and out.
