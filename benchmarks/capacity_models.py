@@ -12,8 +12,6 @@ from torch import Tensor
 
 from waitinfo import Translator
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.recorded import RecordedBackend
@@ -22,6 +20,8 @@ from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.systems import build_system
 from waitinfo.text.special import EOS, SPECIALS
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 END = 1 / 6  # share of end-of-sentence in random text: K = 5 leaves about so many words
 LAG = 5  # tokens, of the policy without a model

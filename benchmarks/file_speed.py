@@ -25,16 +25,16 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import LoadedModel
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.packing import quantize
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
 from waitinfo.text.special import EOS, SPECIALS
 from waitinfo.text.tokenizer import SOURCE_FILE, Tokenizer, Vocabulary
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.file_translation import translate_file
 from waitinfo.translation.search import Search

@@ -30,17 +30,17 @@ import torch
 from measurements import save
 from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.integer import IntegerMatrix
-from waitinfo.model.native.memory import weight_memory
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import load_model
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.matrix import IntegerMatrix
+from waitinfo.model.integers.packing import quantize
+from waitinfo.model.native.weights import weight_memory
 from waitinfo.streaming.engine import WRITE, Engine, new_engine
 from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.memory import WRITTEN
 from waitinfo.systems import System, build_system
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 
 VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"

@@ -24,7 +24,6 @@ from waitinfo.distillation.filters import Filters
 from waitinfo.distillation.mixing import Data
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel, save_model
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system
 from waitinfo.text.corpus import Corpus
@@ -32,6 +31,7 @@ from waitinfo.text.files import ParallelText, normalise
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.saving import LoadedModel, save_model
 from waitinfo.translation import file_translation
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import LineTranslator

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from tests.test_integer import integers
-from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
+from waitinfo.model import ModelConfig, Transformer, native
+from waitinfo.model.integers import conversion
+from waitinfo.model.integers import matrix as products
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels
-from waitinfo.model.native.kernels import Library
-from waitinfo.model.native.memory import CHUNK, weight_memory
-from waitinfo.model.native.threads import divide, run
+from waitinfo.model.native.library import Library, divide, run
+from waitinfo.model.native.weights import CHUNK, weight_memory
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.engine.compiled import NativeBackend
 from waitinfo.systems import build_system
@@ -108,7 +109,7 @@ def both(
         made.state_dict()[damaged].fill_(torch.nan)
     found = []
     for kernels in (code, None):
-        for module in (integer, conversion):
+        for module in (products, conversion):
             monkeypatch.setattr(module, "find_kernels", lambda kernels=kernels: kernels)
         found.append(integers(made, prepared))
     assert found[0].native is not None and found[1].native is None

@@ -64,7 +64,7 @@ def test_gathered_pages_equal_the_formula() -> None:
 @KERNELS
 @pytest.mark.parametrize("width", [16, 64])
 def test_the_kernel_for_pages_equals_the_formula(width: int) -> None:
-    paged = pytest.importorskip("waitinfo.model.kernels.paged", reason="Triton is not installed")
+    paged = pytest.importorskip("waitinfo.model.kernels.rows", reason="Triton is not installed")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     queries, keys, values, bias = pages_of(4, 2, width, seed=1, device=device)
     expected = reference(queries, keys, values, bias).float()

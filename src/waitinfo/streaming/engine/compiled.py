@@ -15,7 +15,8 @@ from torch import Tensor
 
 from waitinfo.model.cache import Rows
 from waitinfo.model.info import consistency
-from waitinfo.model.native import NativeModel, NativeReading, NativeWriting, Side
+from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model.native import NativeReading, NativeWriting, Side
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, Rules
 from waitinfo.streaming.engine.plain import TorchBackend
@@ -29,8 +30,10 @@ class NativeBackend(TorchBackend):
     name = "native"
 
     def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+        assert isinstance(model, IntegerTransformer)
         super().__init__(model, system, slots, rules)
         self.accepts_all = type(system).accept is System.accept
+        self.embeds = model.native_target is not None
         self.sees_all = type(system).visible is System.visible
         self._next_x = self.next_x.numpy()
         self._next_info = None if self.next_info is None else self.next_info.numpy()
@@ -54,9 +57,8 @@ class NativeBackend(TorchBackend):
 
     def _new_caches(self, source: int, target: int) -> None:
         model, count = self.model, self.slots.count
-        assert model.native is not None
-        native: NativeModel = model.native
-        self.native = native
+        assert isinstance(model, IntegerTransformer) and model.native is not None
+        native = self.native = model.native
         layers = model.config.encoder_layers if self.causal else 0
         self.source_caches = native.new_caches(layers, count, source)
         self.memory = native.new_caches(model.config.decoder_layers, count, source)
@@ -107,7 +109,7 @@ class NativeBackend(TorchBackend):
         if forced is not None:
             tokens = np.where(forced > 0, forced, tokens)
         tokens = tokens.tolist()
-        if forced is not None or self.model.native_target is None:
+        if forced is not None or not self.embeds:
             self._embed_next(tokens, standing.written + 1)
         infos = [0.0] * count
         if self.next_info is not None:
@@ -172,4 +174,6 @@ def compiled(model: Transformer, system: System) -> bool:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    return model.native is not None and not by_head(model, system) and not system.fresh_past
+    if not isinstance(model, IntegerTransformer) or model.native is None:
+        return False
+    return not by_head(model, system) and not system.fresh_past

@@ -16,8 +16,8 @@ import torch
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import PAGED_WIDTHS
-from waitinfo.model.integer import IntegerEmbedding
-from waitinfo.model.rows import fusible
+from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model.row_layers import fusible
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.backend import SMALLEST_SHARE, Backend, Events, Rules
 from waitinfo.streaming.engine.events import LENGTH, LOOP, TokenEvents
@@ -70,7 +70,7 @@ def recordable(model: Transformer, system: System) -> bool:
 
     Models computed with integers have an attention of their own, which does not know blocks.
     """
-    integers = isinstance(model.target_embedding, IntegerEmbedding)
+    integers = isinstance(model, IntegerTransformer)
     return model.config.encoder == "causal" and not system.fresh_past and not integers
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from waitinfo.model.rows import Place, Prefix, RowLayers
+from waitinfo.model.row_layers import Place, Prefix, RowLayers
 from waitinfo.streaming.engine.loops import LONGEST
 from waitinfo.streaming.recorded import kernels
 from waitinfo.streaming.recorded.memory import BLOCK
