@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
+from tests.engines import restless
 from tests.streams import live_delays
-from tests.test_decoder import restless
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import quality, timing
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
