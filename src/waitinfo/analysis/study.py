@@ -15,7 +15,7 @@ from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
-from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.output import UnfinishedPoint
 from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
@@ -84,7 +84,9 @@ class Subject:
 
     def _translate(self, decoding: Decoding, progress: Progress) -> list[Hypothesis]:
         settings = self.evaluation.settings(decoding)
-        partial = Partial(self.store, f"{self.name}-{decoding.k:g}-{decoding.ending}", settings)
+        partial = UnfinishedPoint(
+            self.store, f"{self.name}-{decoding.k:g}-{decoding.ending}", settings
+        )
         try:
             allowed = self._found.get((decoding.k, "allow"))
             if decoding.ending == "guard" and allowed:
@@ -94,7 +96,7 @@ class Subject:
             partial.close()
 
     @staticmethod
-    def _reuse(partial: Partial, allowed: Decoded) -> None:
+    def _reuse(partial: UnfinishedPoint, allowed: Decoded) -> None:
         """The guard changes only translations that end early; the others are the same with it."""
         for number, hypothesis in enumerate(allowed.hypotheses):
             if not hypothesis.stopped_early and number not in partial.found:
