@@ -86,8 +86,7 @@ def distill(options: DistillArguments) -> None:
     """
     from waitinfo.cli.console import progress_bar
     from waitinfo.distillation import distill as distillation
-    from waitinfo.distillation.choosing import CHOICES
-    from waitinfo.distillation.filters import Filters
+    from waitinfo.distillation.filters import CHOICES, Filters
     from waitinfo.distillation.mixing import Data, parse_mix
     from waitinfo.progress import Silent
     from waitinfo.text.languages import Languages

@@ -69,7 +69,7 @@ def train(options: TrainArguments) -> None:
     """
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
-    from waitinfo.training.run import merge
+    from waitinfo.training.run_folder import merge
 
     options.load_plugins()
     flags: dict[str, Any] = {
