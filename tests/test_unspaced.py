@@ -21,12 +21,11 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
-from waitinfo.text import pieces
-from waitinfo.text.pieces import GrowingWord
+from waitinfo.text import tokenizer as tokenizers
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
-from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
-from waitinfo.translation.window import join_sentences
+from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.translation.lines import join_sentences
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
 KANA = "あいうえおかがきくこさしたてでとなにのはもらりるれろわをん"
@@ -52,7 +51,7 @@ def test_marks_without_end_are_looked_at_once(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
-    monkeypatch.setattr(pieces, "settled", lambda text: looked.append(len(text)) or settled(text))
+    monkeypatch.setattr(tokenizers, "settled", lambda text: looked.append(len(text)) or settled(text))
     word = GrowingWord(tokenizer)
     assert word.add("日" + "\u0301\u0316" * 2_000)[:1] == tokenizer.encode("日")[:1]
     assert sum(looked) <= 3

@@ -14,8 +14,8 @@ from waitinfo.errors import WaitinfoError, unknown
 
 
 @dataclass(kw_only=True)
-class Models(PluginOptions):
-    """Options of `models`."""
+class ModelsArguments(PluginOptions):
+    """What `models` is given."""
 
     name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None
     pack: Annotated[
@@ -27,7 +27,7 @@ class Models(PluginOptions):
     ] = "int8"
 
 
-def models(options: Models) -> None:
+def models(options: ModelsArguments) -> None:
     """List the models that come with waitinfo, show one's card, or pack one of your own.
 
     Examples:
@@ -53,8 +53,8 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.display import note
-    from waitinfo.model.bundled import DEFAULT, bundled_models
+    from waitinfo.cli.console import note
+    from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
     if not models:
@@ -73,8 +73,8 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.display import note
-    from waitinfo.model.bundled import bundled_models
+    from waitinfo.cli.console import note
+    from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
     if name not in models:
@@ -88,11 +88,11 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.display import note
-    from waitinfo.model.bundled import find_model
-    from waitinfo.model.calibration import FILE as CALIBRATION
-    from waitinfo.model.measuring import measure_inputs
-    from waitinfo.model.saving import load_model, save_model
+    from waitinfo.cli.console import note
+    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.trained.calibration import FILE as CALIBRATION
+    from waitinfo.trained.folder import find_model
+    from waitinfo.trained.saving import load_model, save_model
 
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")
