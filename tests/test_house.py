@@ -40,7 +40,7 @@ TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
 # Parts outside the core, each with an extra of its own.
 PACKAGES = {
-    "serving": {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "serving": {"fastapi", "prometheus_client", "lxml", "pydantic", "starlette", "uvicorn"},
     "client": {"websockets"},
 }
 # Further imports of a part, only inside functions: extras or large packages.

@@ -51,7 +51,7 @@ def test_marks_without_end_are_looked_at_once(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
-    monkeypatch.setattr(tokenizers, "settled", lambda text: looked.append(len(text)) or settled(text))
+    monkeypatch.setattr(tokenizers, "settled", lambda s: looked.append(len(s)) or settled(s))
     word = GrowingWord(tokenizer)
     assert word.add("日" + "\u0301\u0316" * 2_000)[:1] == tokenizer.encode("日")[:1]
     assert sum(looked) <= 3
