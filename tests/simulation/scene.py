@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from tests.simulation import actors
 from tests.simulation.actors import Speaker, Watcher
 from tests.simulation.engine import FakeEngine
 from tests.simulation.scripts import scripts
-from tests.simulation.world import HIGH, Broken, Worker, World
+from tests.simulation.world import HIGH, Broken, Transport, Worker, World
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
@@ -107,10 +108,12 @@ class Scene:
         logger.addHandler(self.errors)
         Worker.world = self.world
         asyncio.set_event_loop(loop)
+        gc.disable()  # it would close abandoned streams at any moment
         try:
             with self.world.running():
                 loop.run_until_complete(self._play())
         finally:
+            gc.enable()
             logger.removeHandler(self.errors)
             asyncio.set_event_loop(None)
             loop.close()
@@ -182,42 +185,45 @@ class Scene:
         if self.errors.found and not self.poisonings:
             raise Broken(f"the server logged: {self.errors.found[0]}")
 
+    def check_drained(self) -> None:
+        """Who does not read is still being told that the server stops."""
+        if left := self._left().keys() & {"streams", "watchers", "rooms"}:
+            raise Broken(f"left after the end: {left}")
+
     def _left(self) -> dict[str, Any]:
-        found = {}
-        for number, hub in enumerate(self.hubs):
-            served = hub.models.find()
-            engine = served.translator._scheduler.engine
-            figures = {
-                "streams": served.translator.open_streams, "slots": engine.slots - len(engine.free),
-                "connections": len(hub._connections), "watchers": hub.rooms.watching,
-                "rooms": len(hub.rooms),
-            }  # fmt: skip
-            if number < len(self.hubs) - 1:  # a server that was stopped keeps no room for anybody
-                del figures["rooms"]
-            found |= {f"{name} of server {number}": n for name, n in figures.items() if n}
-        return found
+        """What the server has not got back."""
+        hub, engine = self.hub, self.engine
+        figures = {
+            "streams": hub.models.find().translator.open_streams,
+            "slots": engine.slots - len(engine.free), "connections": len(hub._connections),
+            "watchers": hub.rooms.watching, "rooms": len(hub.rooms),
+        }  # fmt: skip
+        return {name: number for name, number in figures.items() if number}
 
     # After each step
 
     def check(self) -> None:
         for link in self.world.links:
-            transport = link.server
-            if transport.lost:
-                continue
-            protocol = transport.protocol
-            waiting = len(transport.buffer) + sum(map(len, protocol.transport._waiting))
-            if waiting > HIGH + 2 * PORTION + LARGEST:
-                raise Broken(f"{waiting} bytes wait for a client that does not read them")
-            if len(protocol.frames) > PIECES or protocol.queue.qsize() > PORTION // 6:
-                raise Broken("messages pile up")
+            if not link.server.lost:
+                self._check_connection(link.server)
         for hub in self.hubs:
-            scheduler = hub.models.find().translator._scheduler
-            engine = scheduler.engine
-            if len(engine.free) + len(engine.used) != engine.slots or scheduler._open > engine.slots:
-                raise Broken("a slot is lost")
-            for channel in scheduler._rounds.by_slot.values():
-                if len(channel.events) > QUEUE + 100:
-                    raise Broken("events pile up")
-            for room in hub.rooms._rooms.values():
-                if any(len(watcher._waiting) > WAITING for watcher in room.watchers):
-                    raise Broken("captions pile up")
+            self._check_server(hub)
+
+    def _check_connection(self, transport: Transport) -> None:
+        protocol = transport.protocol
+        waiting = len(transport.buffer) + sum(map(len, protocol.transport._waiting))
+        if waiting > HIGH + 2 * PORTION + LARGEST:
+            raise Broken(f"{waiting} bytes wait for a client that does not read them")
+        if len(protocol.frames) > PIECES or protocol.queue.qsize() > PORTION // 6:
+            raise Broken("messages pile up")
+
+    def _check_server(self, hub: Hub) -> None:
+        scheduler = hub.models.find().translator._scheduler
+        engine = scheduler.engine
+        if len(engine.free) + len(engine.used) != engine.slots or scheduler._open > engine.slots:
+            raise Broken("a slot is lost")
+        if any(len(channel.events) > QUEUE + 100 for channel in scheduler._rounds.by_slot.values()):
+            raise Broken("events pile up")
+        for room in hub.rooms._rooms.values():
+            if any(len(watcher._waiting) > WAITING for watcher in room.watchers):
+                raise Broken("captions pile up")

@@ -39,6 +39,7 @@ class World:
         self.calm = False  # no more faults
         self.over = False
         self.steps = 0
+        self.digest = 0  # of everything that was sent, and when
         self.switching = self.draw.choice([0.02, 0.2, 0.5])
         self.slowness = self.draw.choice([0.0, 0.001, 0.02, 0.3])  # seconds of a round
         self.loop = Loop(self)
@@ -292,6 +293,8 @@ class Transport(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self.closing or self.lost:
             return
+        world = self.link.world
+        world.digest = hash((world.digest, world.now, len(data)))
         self.buffer += data
         self._send()
         if len(self.buffer) > HIGH and not self.full:
