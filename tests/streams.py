@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from tests.conftest import tiny_config, toy_pairs
-from tests.test_decoder import restless
+from tests.engines import restless
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import LoadedModel
 
 WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
 
@@ -44,6 +44,12 @@ def model_with(tokenizer: Tokenizer, system: str = "wait-k") -> LoadedModel:
 
 def some_text(draw: random.Random, words: int) -> str:
     return " ".join(draw.choice(WORDS) + draw.choice(["", "", "", "."]) for _ in range(words))
+
+
+def lines_of_text() -> list[str]:
+    draw = random.Random(5)
+    lines = [some_text(draw, draw.randint(1, 5)) for _ in range(4)]
+    return [*lines, "", "  ", lines[0], "ba be. bi! bo", "grün 😀", "ba" * 20, "見。東！？ba"]
 
 
 def record(events: list[Event]) -> list[tuple]:

@@ -10,24 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.test_experiments import (
-    ROOT,
-    check_commands,
-    commands_of,
-    load_script,
-    parsed,
-    runner,
-)
+from experiments import chain
+from experiments import run as runner
+from experiments.pages import ingredients as gains
+from experiments.paper import make
+from tests.commands import parsed
+from tests.experiment_commands import ROOT, check_commands, commands_of
 from waitinfo.config import apply_settings, from_mapping
 from waitinfo.evaluation.points import Point
 from waitinfo.model.config import ModelConfig
 from waitinfo.training.config import RunConfig
 
-NAME = "ingredients/ingredients"
+NAME = "ingredients/de-en-ingredients"
 FOLDER = ROOT / "experiments" / "ingredients"
-make = load_script("paper/make")
-chain = load_script("chain")
-gains = load_script("gains")
 
 
 def test_every_command_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,8 +34,8 @@ def test_every_setting_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = [c for c in commands_of(NAME, monkeypatch) if c[0] == "train"]
     assert len(trained) == len(runner.read_experiment(NAME)["runs"])
     for command in trained:
-        options = parsed(command)
-        values = apply_settings(copy.deepcopy(recipe) | {"data": "corpus"}, options["set_"])
+        options = parsed(*command)
+        values = apply_settings(copy.deepcopy(recipe) | {"data": "corpus"}, options["settings"])
         values["system"]["name"] = options["system"]
         run = RunConfig.from_values(values)
         assert run.training.updates == 3000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
-from tests.streams import some_text, toy_model, toy_tokenizer
-from tests.test_decoder import brute_force_candidates, restless, sentences
+from tests.engines import restless, sentences
+from tests.streams import lines_of_text, toy_model, toy_tokenizer
+from tests.test_decoder import brute_force_candidates
 from tests.test_integer import integers
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.engine import NOT_FINITE, TokenEvent
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
@@ -26,24 +25,17 @@ from waitinfo.streaming.words import WordBuilder
 from waitinfo.systems import SYSTEMS, System
 from waitinfo.text.special import BOS, EOS, SPECIALS, UNK
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation import decoding
-from waitinfo.translation.batches import Budget
 from waitinfo.translation.beam import BeamSearch
-from waitinfo.translation.decoding import SentenceDecoder
-from waitinfo.translation.greedy import GreedySearch
+from waitinfo.translation.decoding import Budget, SentenceDecoder, TranslationOptions
 from waitinfo.translation.lines import translations
-from waitinfo.translation.options import TranslationOptions
 from waitinfo.translation.sampling import Sampler, combine, mix, sentence_keys, uniform
-from waitinfo.translation.source import SourceText
+from waitinfo.translation.search import GreedySearch
+from waitinfo.translation.sentences import SentenceCutter
 
 PIECES = ["ba", "be.", "bi!", "dr.", "3.", "du?)", "…", "\t", " ", "x" * 9, "ü", "\u2581", "…”"]
 UNSPACED = ["日本。", "「見。」と", "行！？今", "か\u3099", "z.B日。a.", "東京"]
-
-
-def lines_of_text() -> list[str]:
-    draw = random.Random(5)
-    lines = [some_text(draw, draw.randint(1, 5)) for _ in range(4)]
-    return [*lines, "", "  ", lines[0], "ba be. bi! bo", "grün 😀", "ba" * 20, "見。東！？ba"]
 
 
 def joined(loaded: LoadedModel, lines: list[str], options: TranslationOptions, **more) -> list[str]:
@@ -96,7 +88,7 @@ def test_lines_are_cut_as_in_a_stream(
 ) -> None:
     line = space.join(pieces)
     assert toy_tokenizer().has_bytes
-    text = SourceText(toy_tokenizer(), limit, Segmentation.parse(segment), slides=True)
+    text = SentenceCutter(toy_tokenizer(), limit, Segmentation.parse(segment), slides=True)
     found = text.encode(["ba.", line, ""])
     assert found[1] == session_sentences(line, limit, segment)
     assert found[2] == []

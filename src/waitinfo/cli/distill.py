@@ -14,8 +14,8 @@ from waitinfo.errors import unknown
 
 if TYPE_CHECKING:
     from waitinfo.distillation.distill import Report
-    from waitinfo.model.saving import LoadedModel
-    from waitinfo.translation.options import TranslationOptions
+    from waitinfo.trained.saving import LoadedModel
+    from waitinfo.translation.decoding import TranslationOptions
 
 BEAM = 5  # of full-sentence teachers
 
@@ -86,12 +86,11 @@ def distill(options: Distill) -> None:
     """
     from waitinfo.cli.display import progress_bar
     from waitinfo.distillation import distill as distillation
-    from waitinfo.distillation.choosing import CHOICES
-    from waitinfo.distillation.filters import Filters
+    from waitinfo.distillation.filters import CHOICES, Filters
     from waitinfo.distillation.mixing import Data, parse_mix
     from waitinfo.progress import Silent
     from waitinfo.text.languages import Languages
-    from waitinfo.translation.processes import Processes
+    from waitinfo.translation.sharing import Processes
 
     options.check_dial()
     if options.choose not in CHOICES:
@@ -133,14 +132,14 @@ def distill(options: Distill) -> None:
 
 def _untrained(loaded: LoadedModel) -> bool:
     """Whether a model writes under a path that it was never trained on."""
-    from waitinfo.model.folder import read_config
+    from waitinfo.trained.folder import read_config
 
     return loaded.system.simultaneous and read_config(loaded.folder)["system"]["name"] == "full"
 
 
 def _translation(options: Distill, teacher: LoadedModel) -> TranslationOptions:
     """How the teacher translates: with a beam, by sampling, or simultaneously."""
-    from waitinfo.translation.options import TranslationOptions
+    from waitinfo.translation.decoding import TranslationOptions
 
     sampled, simultaneous = options.temperature > 0, teacher.system.simultaneous
     beam = options.beam or (1 if sampled or simultaneous else BEAM)

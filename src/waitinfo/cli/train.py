@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waitinfo.cli.options import PluginOptions, listed
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def train(options: Train) -> None:
     """
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
-    from waitinfo.training.run import merge
+    from waitinfo.training.run_folder import merge
 
     options.load_plugins()
     flags: dict[str, Any] = {

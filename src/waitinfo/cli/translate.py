@@ -236,10 +236,9 @@ def _file(options: Translate, out: Path) -> None:
     """Translate a file of any length; of several processes, the first one talks."""
     from waitinfo.cli.display import note, progress_bar
     from waitinfo.progress import Silent
-    from waitinfo.translation.files import check_files, translate_file
-    from waitinfo.translation.options import TranslationOptions
-    from waitinfo.translation.processes import Processes
-    from waitinfo.translation.work import Work
+    from waitinfo.translation.decoding import TranslationOptions
+    from waitinfo.translation.file_translation import check_files, translate_file
+    from waitinfo.translation.sharing import Processes, UnfinishedFile
 
     source = options.input
     if source is None:
@@ -254,7 +253,7 @@ def _file(options: Translate, out: Path) -> None:
     how = TranslationOptions(k=options.k, **{name: getattr(options, name) for name in names})
     processes = Processes.join()
     if processes.size == 1:  # else the first process does this for all of them
-        Work(out).check_start(options.resume, options.force)
+        UnfinishedFile(out).check_start(options.resume, options.force)
     loaded = options.load_for_batches(options.model, processes.device(options.device))
     # Lines are translated one by one, so a lag is held by the dial that was calibrated for it.
     how = replace(how, k=options.dial(loaded))

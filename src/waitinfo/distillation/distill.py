@@ -1,9 +1,10 @@
 """`waitinfo distill`: the sources of a corpus, translated by a teacher, as a new corpus.
 
 There are three steps, in a folder beside the output. The first draws what is translated and writes
-these sources to a file. The second translates the file (`translation.files`): it is the long one,
-which resumes where it was interrupted and is shared by the processes of torchrun. The third chooses
-and filters the translations and writes the mixture, which gets its final name when it is complete.
+these sources to a file. The second translates it (`translation.file_translation`): it is the long
+one, which resumes where it was interrupted and is shared by the processes of torchrun. The third
+chooses and filters the translations and writes the mixture, which gets its final name when it is
+complete.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.distillation.choosing import Choice, Chooser, Task, read_translations
-from waitinfo.distillation.filters import Filters
+from waitinfo.distillation.filters import Choice, Chooser, Filters, Task, read_translations
 from waitinfo.distillation.mixing import (
     DISTILLED,
     MONOTONE,
@@ -38,15 +38,13 @@ from waitinfo.distillation.mixing import (
     token_lengths,
 )
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.storage import fsync_folder, write_file
 from waitinfo.text.files import check_writable, compressed, read_bytes
-from waitinfo.translation.decoding import check_ensemble
-from waitinfo.translation.files import translate_file, translation_settings
-from waitinfo.translation.options import TranslationOptions
-from waitinfo.translation.processes import Processes
-from waitinfo.translation.work import locked
+from waitinfo.trained.saving import LoadedModel
+from waitinfo.translation.decoding import TranslationOptions, check_ensemble
+from waitinfo.translation.file_translation import translate_file, translation_settings
+from waitinfo.translation.sharing import Processes, locked
 
 PLAN, SOURCE, TRANSLATED, DRAWN = "plan.json", "source.txt", "translated.txt", "drawn.npy"
 TRANSLATE, KEEP = 1, 2  # bits of what was drawn for a row

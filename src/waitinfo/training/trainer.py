@@ -18,26 +18,23 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import save_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
+from waitinfo.trained.saving import save_model
 from waitinfo.training.averaging import build_average
 from waitinfo.training.batches import BatchStream, Share, UpdateBatches
-from waitinfo.training.building import build_model
+from waitinfo.training.building import build_model, compile_model
 from waitinfo.training.checkpoint import (
     Checkpoint,
     discard_newer,
     save_checkpoint,
 )
-from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, Metrics
-from waitinfo.training.distributed import ProcessGroup
-from waitinfo.training.finite import Skips, all_finite
+from waitinfo.training.distributed import ProcessGroup, Tally
 from waitinfo.training.schedule import Clock, learning_rate, next_progress
-from waitinfo.training.tally import Tally
-from waitinfo.training.updates import Updater
+from waitinfo.training.updates import Skips, Updater, all_finite
 from waitinfo.training.validation import Validator
 
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
@@ -94,7 +91,7 @@ class Trainer:
         if wanted and self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from waitinfo.training.fusing import fuse
 
-            fuse(self.model)
+            self.updater.before_loss = fuse(self.model)
 
     # The loop
 

@@ -1,6 +1,6 @@
 """Translation of text that is already there: whole files, in large batches.
 
-`source` cuts lines into sentences as a stream does, `search` (with `greedy` and `beam`) translates
-a batch of them, `lines` goes from lines to their translations, and `files` adds what files of
-millions of lines need: several processes, progress, and resuming after an interruption.
+`sentences` cuts lines as a stream does, `decoding` translates batches of sentences with a `search`,
+`lines` goes from lines to their translations, and `file_translation` and `sharing` add what files
+of millions of lines need: several processes, progress, and resuming after an interruption.
 """

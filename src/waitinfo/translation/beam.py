@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.model.transformer import Transformer
-from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.text.special import EOS, PAD
-from waitinfo.translation.batches import Budget
 from waitinfo.translation.search import CROWDED, Candidate, Search
 
 UNFINISHED = 1e9  # how far translations cut off at the length limit rank behind all others
@@ -160,36 +157,3 @@ class BeamSearch(Search):
                 ended = tokens[-1] == EOS
                 tokens = tokens[:-1] if ended else tokens
                 self.results[place].append(Candidate(tokens, logp, ended))
-
-
-class BeamDecoder:
-    """Translates tokenized sentences with a beam. The score is log p / length^penalty."""
-
-    def __init__(
-        self, model: Transformer, beam: int, penalty: float = 1.0, rows: int | None = None
-    ) -> None:
-        if beam < 1:
-            raise WaitinfoError(f"--beam {beam}: must be at least 1")
-        self.model, self.beam, self.penalty = model, beam, penalty
-        self.budget = Budget.for_model(model, rows)
-
-    def decode(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:
-        """Translate token lists; results are in the order of the sentences."""
-        found = dict(self.results(sentences))
-        return [found[i] for i in range(len(sentences))]
-
-    def results(self, sentences: Sequence[list[int]]) -> Iterator[tuple[int, Hypothesis]]:
-        """Yield translations with the indices of their sentences, one batch at a time."""
-        for indices in self.budget.batches([len(s) for s in sentences], self.beam):
-            some = [sentences[i] for i in indices]
-            found = BeamSearch(self.model, some, self.beam, self.penalty).run()
-            for index, source, candidates in zip(indices, some, found, strict=True):
-                yield index, self._hypothesis(source, candidates[0])
-
-    @torch.inference_mode()
-    def _hypothesis(self, source: list[int], found: Candidate) -> Hypothesis:
-        n = len(source) + 1
-        found_info = self.model.embed_source(torch.tensor([source], device=self.model.device)).info
-        info = [] if found_info is None else found_info[0].tolist()
-        path = [n] * (len(found.tokens) + found.ended)
-        return Hypothesis(found.tokens, path, n, info, [], found.ended)

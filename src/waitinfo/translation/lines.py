@@ -12,24 +12,106 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, zip_longest
+from typing import NamedTuple
 
 import torch
 
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.languages import Languages
-from waitinfo.translation.decoding import Batch, SentenceDecoder
-from waitinfo.translation.options import TranslationOptions
-from waitinfo.translation.source import SourceText
-from waitinfo.translation.window import Translation, Window
+from waitinfo.text.scripts import is_unspaced
+from waitinfo.trained.saving import LoadedModel
+from waitinfo.translation.decoding import Batch, SentenceDecoder, TranslationOptions
+from waitinfo.translation.search import Candidate
+from waitinfo.translation.sentences import SentenceCutter
 
 WINDOW = 131_072  # lines sorted by length at a time
 STREAMS = (32, 256)  # streams at a time, for text without sentence ends: on a CPU, on a GPU
 AHEAD = 2  # batches that may wait for their text
 
+
+def join_sentences(texts: Iterable[str]) -> str:
+    """One text of several sentences, as a stream shows them: without spaces where none is due."""
+    joined = ""
+    for text in filter(None, texts):
+        space = " " if joined and not is_unspaced(joined[-1] + text[0]) else ""
+        joined += space + text
+    return joined
+
+
+class Translation(NamedTuple):
+    """A translation of one line."""
+
+    line: int  # its number, from 0
+    text: str
+    score: float  # log p / length^penalty; 0 unless scores were asked for
+
+
 Lines = list[list[Translation]]  # lines that are complete, each with its best translations
+
+
+class PendingLines:
+    """A batch of lines and their sentences, and which of these are translated.
+
+    Sentences that occur several times are translated once, unless they are sampled (`distinct`).
+    """
+
+    def __init__(
+        self, indices: Sequence[int], lines: Sequence[list[list[int]]], distinct: bool
+    ) -> None:
+        self.indices = indices
+        self.sentences: list[list[int]] = []
+        self.places: list[tuple[int, int]] = []  # (line, part of it) where each sentence is first
+        self._users: list[list[int]] = []  # by sentence: the lines that contain it
+        self._parts: list[list[int]] = []  # by line: its sentences
+        self._missing = [len(line) for line in lines]  # sentences not translated yet
+        known: dict[tuple[int, ...], int] = {}
+        for number, line in enumerate(lines):
+            self._parts.append([])
+            for part, tokens in enumerate(line):
+                place = len(self.sentences)
+                if not distinct:
+                    place = known.setdefault(tuple(tokens), place)
+                if place == len(self.sentences):
+                    self.sentences.append(tokens)
+                    self.places.append((indices[number], part))
+                    self._users.append([])
+                self._users[place].append(number)
+                self._parts[-1].append(place)
+        self._found: list[list[tuple[str, Candidate]]] = [[] for _ in self.sentences]
+
+    def empty(self, best: int) -> list[list[Translation]]:
+        """The translations of lines without words."""
+        numbers = [number for number, count in enumerate(self._missing) if not count]
+        return [[Translation(self.indices[number], "", 0.0)] * best for number in numbers]
+
+    def add(
+        self, place: int, found: list[tuple[str, Candidate]], penalty: float
+    ) -> list[list[Translation]]:
+        """Record the translations of a sentence; return those of the lines that it completes."""
+        self._found[place] = found
+        complete = []
+        for number in self._users[place]:
+            self._missing[number] -= 1
+            if not self._missing[number]:
+                complete.append(self._joined(number, penalty))
+        return complete
+
+    def _joined(self, number: int, penalty: float) -> list[Translation]:
+        """The translations of a line: the best of every sentence, then the second of every one.
+
+        Where a sentence has fewer than others, its last is used again.
+        """
+        parts = [self._found[place] for place in self._parts[number]]
+        joined = []
+        for choice in zip_longest(*parts):
+            chosen = [own or part[-1] for own, part in zip(choice, parts, strict=True)]
+            text = join_sentences(text for text, _ in chosen)
+            logp = sum(candidate.logp for _, candidate in chosen)
+            length = sum(candidate.length for _, candidate in chosen)
+            joined.append(Translation(self.indices[number], text, logp / length**penalty))
+        return joined
 
 
 class LineTranslator:
@@ -45,7 +127,7 @@ class LineTranslator:
         self.loaded, self.options = loaded, options or TranslationOptions()
         self.decoder = SentenceDecoder(loaded, self.options, rows, others)
         limit = self.options.capacity - 1
-        self.text = SourceText(
+        self.text = SentenceCutter(
             loaded.vocabulary.source,
             limit,
             Segmentation.parse(self.options.segment),
@@ -68,8 +150,8 @@ class LineTranslator:
 
     def _windows(
         self, lines: Iterator[tuple[int, str]], size: int
-    ) -> Iterator[tuple[Window, list[tuple[int, str]]]]:
-        """Some lines at a time; apart from them those that are left to streams."""
+    ) -> Iterator[tuple[PendingLines, list[tuple[int, str]]]]:
+        """A few lines at a time: those to translate in batches, and those left to streams."""
         while some := list(islice(lines, size)):
             sentences = self.text.encode([text for _, text in some], self.threads)
             cut = [
@@ -78,8 +160,10 @@ class LineTranslator:
                 if found is not None
             ]
             streamed = [line for line, found in zip(some, sentences, strict=True) if found is None]
-            window = Window([i for i, _ in cut], [found for _, found in cut], self.options.samples)
-            yield window, streamed
+            pending = PendingLines(
+                [i for i, _ in cut], [sentences for _, sentences in cut], self.options.samples
+            )
+            yield pending, streamed
 
     @cached_property
     def _streams(self) -> Translator:
@@ -99,18 +183,18 @@ class LineTranslator:
             numbered = zip(some, texts, strict=True)
             yield [[Translation(index, text, 0.0)] for (index, _), text in numbered]
 
-    def _translate(self, window: Window, writer: ThreadPoolExecutor) -> Iterator[Lines]:
-        if empty := window.empty(self.options.best):
+    def _translate(self, pending: PendingLines, writer: ThreadPoolExecutor) -> Iterator[Lines]:
+        if empty := pending.empty(self.options.best):
             yield empty
         waiting: deque[Future[Lines]] = deque()
-        for batch in self.decoder.decode(window.sentences, window.places):
-            waiting.append(writer.submit(self._finish, window, batch))
+        for batch in self.decoder.decode(pending.sentences, pending.places):
+            waiting.append(writer.submit(self._finish, pending, batch))
             while len(waiting) > AHEAD or (waiting and waiting[0].done()):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _finish(self, window: Window, batch: Batch) -> Lines:
+    def _finish(self, pending: PendingLines, batch: Batch) -> Lines:
         """The lines that a batch completes."""
         numbers, found = batch
         flat = [candidate.tokens for candidates in found for candidate in candidates]
@@ -118,7 +202,7 @@ class LineTranslator:
         complete: Lines = []
         for number, candidates in zip(numbers, found, strict=True):
             pairs = [(next(texts), candidate) for candidate in candidates]
-            complete += window.add(number, pairs, self.options.penalty)
+            complete += pending.add(number, pairs, self.options.penalty)
         return complete
 
 

@@ -1,7 +1,7 @@
-/* The layers of an integer model in C: what exact.py and integer.py compute, with the same bits.
+/* The layers of an integer model in C: what model/integers computes, with the same bits.
  *
  * Products of integers are exact in any order, and attention rounds its operands so that sums of
- * floats are exact too (see exact.py). What is left, sums of layer norm and softmax, is in double
+ * floats are exact too (see integers/exact.py). What is left, sums of layer norm and softmax, is in double
  * precision. So this code must not be compiled with options that reorder or fuse other operations:
  * -ffp-contract=off, no -ffast-math.
  *
@@ -371,14 +371,23 @@ int waitinfo_remember(int kind, const Model *m, int rows, const float *x, const 
     return 1;
 }
 
+static int decode_rows(int kind, const Model *m, int rows, float *x, const int32_t *row,
+                       const int32_t *at, const int32_t *visible, const float *info,
+                       const float *bias, int bias_stride, const Cache *caches,
+                       const Cache *memories, int keys, const Shares *shares) {
+    Scratch s;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    CALL(kind, decode, m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories,
+         shares, &s);
+    return 1;
+}
+
 /* One step of the decoder for some rows; x [rows][width] becomes the states. */
 int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t *row,
                     const int32_t *at, const int32_t *visible, const float *info, const float *bias,
                     int bias_stride, const Cache *caches, const Cache *memories, int keys) {
-    Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
-    CALL(kind, decode, m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories, &s);
-    return 1;
+    return decode_rows(kind, m, rows, x, row, at, visible, info, bias, bias_stride, caches,
+                       memories, keys, 0);
 }
 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
@@ -450,8 +459,10 @@ int waitinfo_write(int kind, const Writing *w, int first, int count, int narrow)
             CALL(kind, consistency, w->source_info + row[i] * source_width, info[i], visible[i],
                  bias + i * source_width);
     }
-    if (!waitinfo_decode(kind, m, count, x, row, at, visible, w->aware ? info : 0, bias,
-                         source_width, w->caches, w->memories, keys))
+    size_t weights = (size_t)m->decoder_layers * m->heads * w->shares_width; /* of a row */
+    Shares shares = {w->shares ? w->shares + first * weights : 0, w->shares_width};
+    if (!decode_rows(kind, m, count, x, row, at, visible, w->aware ? info : 0, bias, source_width,
+                     w->caches, w->memories, keys, w->shares ? &shares : 0))
         return 0;
     int32_t *token = w->token + first;
     float *scored = w->scored ? w->scored + (size_t)first * w->scores->outputs : 0;

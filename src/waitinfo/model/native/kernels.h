@@ -374,7 +374,7 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
 static void NAME(cross_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                   const int32_t *row, const int32_t *visible, const float *bias,
                                   int bias_stride, const Cache *memory, float round_values,
-                                  float *mixed, Scratch *s) {
+                                  float *mixed, const Shares *shares, int number, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     float unit = round_values / 12582912.0f / 2048.0f;
     NAME(fetch_heads)(memory, row[0], heads, visible[0], w);
@@ -386,6 +386,12 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
             NAME(attend)(s->wide + (size_t)r * d + h * w, memory, (size_t)row[r] * heads + h,
                          visible[r], w, bias ? bias + (size_t)r * bias_stride : 0, unit, s,
                          mixed + (size_t)r * d + h * w);
+            if (shares) {
+                size_t place = ((size_t)r * m->decoder_layers + number) * heads + h;
+                int16_t *out = shares->of + place * shares->width;
+                memcpy(out, s->shares, visible[r] * sizeof(int16_t));
+                memset(out + visible[r], 0, (shares->width - visible[r]) * sizeof(int16_t));
+            }
         }
 }
 
@@ -442,7 +448,8 @@ static void NAME(encode)(const Model *m, int rows, float *x, const int32_t *row,
 
 static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
                          const int32_t *visible, const float *info, const float *bias,
-                         int bias_stride, const Cache *caches, const Cache *memories, Scratch *s) {
+                         int bias_stride, const Cache *caches, const Cache *memories,
+                         const Shares *shares, Scratch *s) {
     for (int l = 0; l < m->decoder_layers; l++) {
         const Layer *layer = m->decoder + l;
         const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
@@ -450,7 +457,7 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
         NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
         in = NAME(input)(m, &layer->norm_cross, x, rows, s);
         NAME(cross_attention)(m, layer, in, rows, row, visible, bias, bias_stride, memories + l,
-                              m->round_memory[l], s->mixed, s);
+                              m->round_memory[l], s->mixed, shares, l, s);
         NAME(output)(m, &layer->cross_out, &layer->norm_cross, x, s->mixed, rows, s);
         NAME(feed_forward)(m, layer, x, rows, s);
     }

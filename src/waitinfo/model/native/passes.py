@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.kernels import Reading, Writing, address
+from waitinfo.model.native.library import Reading, Writing, address, divide, run
 from waitinfo.model.native.model import NEVER, NativeCaches, NativeModel
-from waitinfo.model.native.threads import divide, run
 
 if TYPE_CHECKING:
-    from waitinfo.model.native.embedding import NativeEmbedding
+    from waitinfo.model.native.weights import NativeEmbedding
 
 FEW = 16  # rows that there is room for at first
 Shapes = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
@@ -133,11 +132,12 @@ class NativeWriting(_Pass):
         source_info: Tensor | None,
         aware: bool,
         scores: bool,
+        weights: int = 0,
     ) -> None:
         """next_x [slots, d], next_info [slots]: the next inputs; `scores`: all are asked for.
 
         counts: tokens read and written, [slots] each. source_info [slots, S]: what cross-attention
-        compares with the info of an input.
+        compares with the info of an input. weights: source tokens that its weights are asked for.
         """
         self.code, linear = side.model.code, side.model.embedding.linear
         self._kept = (side, next_x, next_info, counts, source_info)
@@ -157,14 +157,19 @@ class NativeWriting(_Pass):
             shapes["bias"] = (np.float32, source_info.shape[1:])
         if scores:
             shapes["scored"] = (np.float32, (linear.outputs,))
+        if weights:
+            layers, heads = side.model.model.decoder_layers, side.model.model.heads
+            struct.shares_width = weights
+            shapes["shares"] = (np.int16, (layers, heads, weights))
         super().__init__(struct, shapes)
 
     def __call__(self, rows: Numbers, visible: Numbers | None = None) -> None:
         """One step of rows [R], which see so many source tokens [R] each, or all they have read.
 
         The arrays then contain the states x [R, d], the best `token` [R], its logit `value` [R],
-        and the token as the next input: embedded_x [R, d] and embedded_info [R]; all logits
-        `scored` [R, V] if asked for.
+        and the token as the next input: embedded_x [R, d] and embedded_info [R]. If asked for,
+        also all logits `scored` [R, V], and the weights of cross-attention in multiples of 1/2048,
+        `shares` [R, L, H, S].
         """
         count, narrow = len(rows), int(visible is not None)
         self.reserve(count)

@@ -114,8 +114,15 @@ typedef struct {
     float *x, *info; /* inputs, which become the states */
     int32_t *token;
     float *value, *scored, *embedded_x, *embedded_info;
-    int32_t nevers, aware, source_width;
+    int16_t *shares; /* weights of cross-attention, as in Shares; NULL if nobody asks for them */
+    int32_t nevers, aware, source_width, shares_width;
 } Writing;
+
+/* Weights of cross-attention in multiples of 1/2048, 0 at tokens not seen: [rows][layers][heads][width]. */
+typedef struct {
+    int16_t *of;
+    size_t width;
+} Shares;
 
 typedef struct {
     uint8_t *bytes;
