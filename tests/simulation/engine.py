@@ -10,7 +10,7 @@ from greenlet import getcurrent
 
 from tests.streams import toy_tokenizer
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.engine.slots import TokenEvent
+from waitinfo.streaming.engine import TokenEvent
 from waitinfo.text.special import EOS
 
 CAPACITY = 24
