@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.test_integer import integers
+from tests.engines import integers
 from waitinfo.model import ModelConfig, Transformer, native
 from waitinfo.model.integers import conversion
 from waitinfo.model.integers import matrix as products
