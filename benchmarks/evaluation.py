@@ -19,8 +19,7 @@ import torch
 
 from measurements import save
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
-from waitinfo.evaluation.output import FolderOutput
-from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.output import FolderOutput, UnfinishedPoint
 from waitinfo.model import Transformer
 from waitinfo.model.config import SIZES, ModelConfig
 from waitinfo.progress import Lines
@@ -49,14 +48,14 @@ class PartialTimer:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        add = Partial.add
+        add = UnfinishedPoint.add
 
-        def timed(partial: Partial, number: int, hypothesis: Hypothesis) -> None:
+        def timed(partial: UnfinishedPoint, number: int, hypothesis: Hypothesis) -> None:
             began = time.monotonic()
             add(partial, number, hypothesis)
             self.seconds += time.monotonic() - began
 
-        Partial.add = timed  # type: ignore[method-assign]
+        UnfinishedPoint.add = timed  # type: ignore[method-assign]
 
 
 def build(size: str, vocabulary: int, folder: Path) -> LoadedModel:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from tests.conftest import tiny_config, toy_pairs
-from tests.test_decoder import restless
+from tests.engines import restless
 from waitinfo.model import Transformer
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream

@@ -11,8 +11,8 @@ import torch
 
 import waitinfo
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences
 from tests.oracle import batch_of
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis

@@ -14,9 +14,9 @@ import torch
 from torch.distributed import HashStore
 
 from tests.conftest import tiny_config, toy_pairs, write_pairs
+from tests.engines import restless
 from tests.processes import Interrupt, die, in_a_process, leftovers
 from tests.streams import toy_model, toy_tokenizer
-from tests.test_decoder import restless
 from waitinfo.cli.app import main
 from waitinfo.distillation import distill as module
 from waitinfo.distillation.distill import DistillOptions, distill

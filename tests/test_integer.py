@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines import NAMES, build, sentences, trickle
 from tests.oracle import dial_near, uncached_decodes
-from tests.test_decoder import sentences
-from tests.test_engine import NAMES, build, trickle
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.integers import exact

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engines import restless, sentences
 from tests.oracle import batch_of, uncached_decode
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.attention import Memory, SourceView, merge_heads

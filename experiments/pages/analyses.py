@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.pages.figures import numbers, signed
 from experiments.pages.tables import AnalysisPicture, Outputs, find, numbers_of, place, table
-from waitinfo.analysis.run import ANALYSES
+from waitinfo.analysis.analyses import ANALYSES
 
 MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
 LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these

@@ -33,9 +33,8 @@ from experiments.pages.figures import (
     student,
 )
 from experiments.pages.leads import leads
-from waitinfo.evaluation.curves import difference, make_curves
+from waitinfo.evaluation.curves import difference, make_curves, published_curves
 from waitinfo.evaluation.points import Point
-from waitinfo.evaluation.published import published_curves
 
 OTHERS = ("multipath", "wait-k", "moe-wait-k", "adaptive-wait-k", "mma", "gma",
           "gsimt-style")  # fmt: skip

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.display import note, print_table, progress_bar
+from waitinfo.cli.console import note, print_table, progress_bar
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
-from waitinfo.evaluation.instances import LOG, read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
-from waitinfo.evaluation.output import text_folder
+from waitinfo.evaluation.output import LOG, read_instances, text_folder
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, seconds_spent
-from waitinfo.evaluation.instances import write_documents, write_instances
 from waitinfo.evaluation.latency import (
     METRICS,
     Lags,
@@ -26,7 +25,7 @@ from waitinfo.evaluation.latency import (
     mean_scores,
     yet_another_average_lagging,
 )
-from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.output import Output, write_documents, write_instances
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import RESAMPLES, bleu, quality
 from waitinfo.evaluation.realign import METHODS, realign

@@ -11,10 +11,10 @@ import torch
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, shown_text
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.observer import Observer
-from waitinfo.streaming.recorded import new_engine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation

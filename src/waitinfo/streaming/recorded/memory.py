@@ -1,12 +1,19 @@
-"""Caches in blocks of positions, and the tables that say which slot owns which blocks."""
+"""What the device keeps of every slot: caches in blocks of positions, and the policy's state.
+
+Block tables say which slot owns which blocks.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from waitinfo.model.cache import PagedCache
 from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.loops import LONGEST, PERIODS
+from waitinfo.streaming.engine.slots import target_positions
+from waitinfo.text.special import BOS
 
 BLOCK = 16  # positions of a block
 SCRATCH = 0  # the block of rows that only pad a batch; owned by no slot
@@ -126,3 +133,45 @@ def target_side(model: Transformer, slots: int, positions: int, blocks: int) -> 
     caches = model.new_caches(model.config.decoder_layers, blocks, BLOCK)
     table = BlockTable(slots, positions, blocks, model.device)
     return Side(table, [PagedCache(cache) for cache in caches], [])
+
+
+READ_COUNT, WRITTEN, LEAST, REFUSED, ENDED, COUNTS = range(6)  # columns of `DeviceState.counts`
+SOURCE, TARGET = range(2)  # columns of `DeviceState.sums`
+
+
+class DeviceState:
+    """The policy's state on the device, one row per slot and one of scratch for padding."""
+
+    @torch.no_grad()
+    def __init__(self, model: Transformer, slots: int, capacity: int) -> None:
+        rows, device = slots + 1, model.device
+        exact = torch.promote_types(model.dtype, torch.float32)
+        # Tokens read and written, tokens to read before the next attempt, ends refused since the
+        # last token, and whether nothing is left to write.
+        self.counts = torch.zeros(rows, COUNTS, dtype=torch.long, device=device)
+        self.sums = torch.zeros(rows, 2, dtype=torch.float64, device=device)  # info
+        self.info = torch.ones(rows, capacity + 1, dtype=exact, device=device)  # of source tokens
+        self.carried = model.new_states(rows)  # by cross-attention, after the last token
+        self.source_positions = model.position_table(capacity)
+        self.target_positions = model.position_table(target_positions(capacity) + 1)
+        # The decoder's next input: embedded when it was chosen, since its info was needed then.
+        start = torch.tensor([[BOS]], device=device)
+        self.first = model.embed_target(start, torch.zeros_like(start), self.target_positions)
+        self.next_x = self.first.x[0].repeat(rows, 1)
+        first_info = self.first.info
+        self.next_info = None if first_info is None else first_info[0].repeat(rows)
+        # For loops: tokens written; for each period, how many tokens at the end equal the one a
+        # period before; and how often an n-gram stands in a row in the first 0, 1, … source tokens.
+        positions = target_positions(capacity) + 1
+        self.targets = torch.zeros(rows, positions, dtype=torch.int32, device=device)
+        self.runs = torch.zeros(rows, LONGEST, dtype=torch.int32, device=device)
+        self.repeats = torch.ones(rows, capacity + 1, dtype=torch.int32, device=device)
+        self.periods = torch.from_numpy(PERIODS).to(device)
+
+    def set(
+        self, index: Tensor, counts: Tensor, sums: Tensor, targets: Tensor, runs: Tensor
+    ) -> None:
+        """The state of shifted slots: counts [N, COUNTS], sums [N, 2], tokens [N, T] and runs."""
+        self.counts[index], self.sums[index] = counts, sums
+        self.targets[index, : targets.shape[1]] = targets
+        self.runs[index] = runs

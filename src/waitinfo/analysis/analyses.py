@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import waitinfo
 from waitinfo.analysis import (
-    attention,
     case,
     difficulty,
     early_stop,
+    info_attention,
     parts_of_speech,
     ratio,
     significance,
 )
-from waitinfo.analysis.infos import require_info
-from waitinfo.analysis.pictures import figures
-from waitinfo.analysis.recording import require_attention
+from waitinfo.analysis.forced_decoding import require_attention, require_info
 from waitinfo.analysis.report import report_html
 from waitinfo.analysis.study import Study
 from waitinfo.analysis.summaries import Numbers, Table, plain
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.plot import save_figure
+from waitinfo.evaluation.plot import STYLE, pyplot, save_figure
+
+Draw = Callable[[Any, Numbers], Any]  # a figure, from pyplot and the numbers
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Analysis:
     title: str
     compute: Callable[[Study], Numbers]
     tables: Callable[[Numbers], list[Table]]
+    pictures: Mapping[str, Draw]
     info: bool = False  # needs a model with info
     weights: bool = False  # needs plain cross-attention
     tagger: bool = False  # needs a tagger for one side at least
@@ -55,25 +59,36 @@ class Analysis:
             )
 
 
+def analysis(module: ModuleType, pictures: Mapping[str, Draw], **needs: bool) -> Analysis:
+    """The analysis of a module, which has a name, a title, `compute` and `tables`."""
+    return Analysis(module.NAME, module.TITLE, module.compute, module.tables, pictures, **needs)
+
+
 ANALYSES = {
-    analysis.name: analysis
-    for analysis in (
-        Analysis(parts_of_speech.NAME, parts_of_speech.TITLE, parts_of_speech.compute,
-                 parts_of_speech.tables, info=True, tagger=True),
-        Analysis(ratio.NAME, ratio.TITLE, ratio.compute, ratio.tables, info=True),
-        Analysis(early_stop.NAME, early_stop.TITLE, early_stop.compute, early_stop.tables),
-        Analysis(attention.NAME, attention.TITLE, attention.compute, attention.tables, info=True,
-                 weights=True),
-        Analysis(case.NAME, case.TITLE, case.compute, case.tables),
-        Analysis(difficulty.NAME, difficulty.TITLE, difficulty.compute, difficulty.tables,
-                 weights=True),
-        Analysis(significance.NAME, significance.TITLE, significance.compute, significance.tables,
-                 two=True),
+    each.name: each
+    for each in (
+        analysis(
+            parts_of_speech,
+            {
+                "pos-words": parts_of_speech.draw_words,
+                "pos-single-tokens": parts_of_speech.draw_single_tokens,
+            },
+            info=True,
+            tagger=True,
+        ),
+        analysis(ratio, {"ratio": ratio.draw_ratio}, info=True),
+        analysis(early_stop, {"early-stop": early_stop.draw_early_stop}),
+        analysis(
+            info_attention, {"attention": info_attention.draw_attention}, info=True, weights=True
+        ),
+        analysis(case, {"case": case.draw_case, "case-staircase": case.draw_staircase}),
+        analysis(difficulty, {"difficulty": difficulty.draw_difficulty}, weights=True),
+        analysis(significance, {"significance": significance.draw_significance}, two=True),
     )
-}  # fmt: skip
+}
 
 
-ALONE = {parts_of_speech.NAME, ratio.NAME, attention.NAME}  # they are of the main system alone
+ALONE = {parts_of_speech.NAME, ratio.NAME, info_attention.NAME}  # they are of the main system alone
 
 
 def choose(study: Study, wanted: Sequence[str] | None) -> list[Analysis]:
@@ -142,6 +157,20 @@ def earlier(out: Path, facts: Numbers, notes: list[str]) -> dict[str, Numbers]:
 def about(name: str, facts: Numbers) -> Numbers:
     """What an analysis depends on."""
     return {**facts, "subjects": facts["subjects"][:1]} if name in ALONE else facts
+
+
+def figures(what: str, found: Numbers) -> Iterator[tuple[str, Any]]:
+    """Names and figures of an analysis; each is closed when the next one is asked for."""
+    plt = pyplot()
+    for name, make in ANALYSES[what].pictures.items():
+        with plt.rc_context(STYLE), warnings.catch_warnings():
+            # A PNG shows a box for a character that its font lacks; an SVG shows the character.
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            figure = make(plt, found)
+            try:
+                yield name, figure
+            finally:
+                plt.close(figure)
 
 
 def write_report(study: Study, facts: Numbers, found: dict[str, Numbers], out: Path) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.recording import Forced, Weights, decode_given
+from waitinfo.analysis.drawing import GREY, curve_style, legend_below, say
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.analysis.study import Study
 from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
 
 NAME, TITLE = "attention", "Info in the attentions"
 BINS = 8  # of info, with equally many tokens each
 DISTANCE_EDGES = tuple(np.linspace(0, 1.5, 16).tolist())  # of |target info - source info|
+FEWEST_PAIRS, LEAST_SHARE = 30, 0.001  # pairs of tokens for a point of the cross-attention
 
 
 class Diagonal:
@@ -73,7 +77,7 @@ class Distance:
         self.mass = {"biased": 0.0, "plain": 0.0}
         self.distance = 0.0
 
-    def add(self, weights: Weights, forced: Forced) -> None:
+    def add(self, weights: Weights, forced: ForcedGroup) -> None:
         """Begin-of-sequence, which has no info of its own, and end-of-sentence are left out."""
         assert forced.source_info is not None and forced.target_info is not None
         rows = torch.arange(forced.target.shape[1], device=forced.target.device)
@@ -124,7 +128,7 @@ def compute(study: Study) -> Numbers:
     diagonals: dict[tuple[str, int], Diagonal] = defaultdict(Diagonal)
     distances: dict[int, Distance] = defaultdict(Distance)
 
-    def add(forced: Forced, weights: Weights) -> None:
+    def add(forced: ForcedGroup, weights: Weights) -> None:
         assert forced.source_info is not None and forced.target_info is not None
         if weights.kind == "cross":
             distances[weights.layer].add(weights, forced)
@@ -182,3 +186,69 @@ def tables(found: Numbers) -> list[Table]:
             cross,
         ),
     ]  # fmt: skip
+
+
+# Pictures
+
+
+def draw_attention(plt: Any, found: Numbers) -> Any:
+    figure, panels = plt.subplots(1, 3, figsize=(7.4, 3.4), layout="constrained")
+    for axes, kind in zip(panels[:2], ("encoder", "decoder"), strict=True):
+        draw_own_weights(axes, [layer["by_info"] for layer in found[kind]])
+        axes.set_title(f"{kind} self-attention", fontsize=9)
+    panels[0].set_ylabel("weight on itself (uniform = 1)")
+    draw_cross(panels[2], found["cross"])
+    layers = max(len(found[kind]) for kind in ("encoder", "decoder", "cross"))
+    handles = [
+        plt.Line2D([], [], label=f"layer {number + 1}", **curve_style(number))
+        for number in range(layers)
+    ]
+    hollow = plt.Line2D(
+        [], [], label="the same layer without info", **without_info(0) | {"color": GREY}
+    )
+    legend_below(figure, [*handles, hollow], 7)
+    return figure
+
+
+def without_info(number: int) -> dict[str, Any]:
+    """The layer's mark, hollow, so that layers differ without colours, too."""
+    hollow = {"markerfacecolor": "white", "linestyle": ":", "linewidth": 0.9, "markersize": 3.5}
+    return curve_style(number) | hollow
+
+
+def draw_own_weights(axes: Any, layers: Sequence[Sequence[Numbers]]) -> None:
+    axes.set_xlabel("info of the token")
+    if not any(layers):
+        say(axes, "every sentence\nhas one token")
+        return
+    for number, bins in enumerate(layers):
+        axes.plot(
+            [b["info"] for b in bins], [b["relative_weight"] for b in bins],
+            clip_on=False, zorder=3, **curve_style(number),
+        )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.axhline(1, color="black", linewidth=0.6)
+    axes.grid(alpha=0.25, linewidth=0.6)
+
+
+def draw_cross(axes: Any, layers: Sequence[Numbers]) -> None:
+    """Weights by distance in info; a few pairs would set the scale for all others."""
+    axes.set_title("cross-attention", fontsize=9)
+    axes.set_xlabel("|target info − source info|")
+    axes.set_ylabel("weight (uniform = 1)")
+    shown = [enough_pairs(layer) for layer in layers]
+    if not any(shown):
+        say(axes, f"no distance has\n{FEWEST_PAIRS} pairs of tokens")
+        return
+    for number, bins in enumerate(shown):
+        xs = [b["distance"] for b in bins]
+        axes.plot(xs, [b["relative_weight"] for b in bins], zorder=3, **curve_style(number))
+        plain_weights = [b["relative_weight_without_info"] for b in bins]
+        axes.plot(xs, plain_weights, **without_info(number))
+    axes.axhline(1, color="black", linewidth=0.6)
+    axes.grid(alpha=0.25, linewidth=0.6)
+
+
+def enough_pairs(layer: Numbers) -> list[Numbers]:
+    least = max(FEWEST_PAIRS, LEAST_SHARE * layer["pairs"])
+    return [b for b in layer["by_distance"] if b["pairs"] >= least]

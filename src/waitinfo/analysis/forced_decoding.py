@@ -1,4 +1,4 @@
-"""Attention weights of a model while it decodes given translations."""
+"""A model that is given the translations: the info of every token, and its attention weights."""
 
 from __future__ import annotations
 
@@ -12,15 +12,75 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.infos import groups, padded
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
 from waitinfo.model.transformer import Transformer
-from waitinfo.text.special import BOS, EOS
+from waitinfo.progress import Progress, Silent
+from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.saving import LoadedModel
 
+BATCH_TOKENS = 8192  # padded
 ATTENTIONS = ("encoder", "decoder", "cross")
-BATCH_TOKENS = 2048  # padded; a layer has a matrix of weights for each head
+ATTENTION_TOKENS = 2048  # padded; a layer has a matrix of weights for each head
+
+
+def require_info(loaded: LoadedModel, what: str) -> None:
+    if loaded.model.source_info is None:
+        raise WaitinfoError(
+            f"--what {what}: requires info, which this {loaded.system.name} model does not have; "
+            "train with model.info=attention"
+        )
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """[B, T], padded on the right."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], device=device)
+
+
+def groups(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
+    """Indices of sentences of similar length, at most so many padded tokens in a group."""
+    waiting: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if waiting and (len(waiting) + 1) * lengths[index] > tokens:
+            yield waiting
+            waiting = []
+        waiting.append(index)
+    if waiting:
+        yield waiting
+
+
+@dataclass(frozen=True)
+class PairInfo:
+    """Info of the tokens of a sentence pair, without special tokens."""
+
+    source: list[float]
+    target: list[float]
+    end: float  # of the source's end-of-sentence
+
+
+@torch.inference_mode()
+def pair_infos(
+    loaded: LoadedModel,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    progress: Progress | None = None,
+) -> list[PairInfo]:
+    """Info of every token of pairs of token lists, as the policy sees it."""
+    progress = progress or Silent()
+    model = loaded.model
+    found: dict[int, PairInfo] = {}
+    progress.stage("info", len(sources))
+    lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
+    for group in groups(lengths):
+        source = model.embed_source(padded([[*sources[i], EOS] for i in group], model.device)).info
+        target = model.embed_target(padded([[BOS, *targets[i]] for i in group], model.device)).info
+        assert source is not None and target is not None
+        for i, left, right in zip(group, source.tolist(), target.tolist(), strict=True):
+            n, m = len(sources[i]), len(targets[i])
+            found[i] = PairInfo(left[:n], right[1 : m + 1], left[n])
+        progress.advance(len(found))
+    return [found[i] for i in range(len(sources))]
 
 
 @dataclass(frozen=True)
@@ -88,7 +148,7 @@ def _watch_cross(kind: str, layer: int, observer: Observer) -> Any:
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedGroup:
     """A group of sentence pairs that the model decodes as given."""
 
     index: list[int]  # of each row, in the order of the sentences
@@ -106,9 +166,9 @@ def decode_given(
     loaded: LoadedModel,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
-    observer: Callable[[Forced, Weights], None],
+    observer: Callable[[ForcedGroup, Weights], None],
     paths: Sequence[Sequence[int]] | None = None,
-) -> Iterator[Forced]:
+) -> Iterator[ForcedGroup]:
     """Decode pairs of token lists, and yield each group of them when it is done.
 
     observer: gets the weights of every attention, one layer after the other; those of a long
@@ -117,7 +177,7 @@ def decode_given(
     """
     model = loaded.model
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
-    for index in groups(lengths, BATCH_TOKENS):
+    for index in groups(lengths, ATTENTION_TOKENS):
         source = padded([[*sources[i], EOS] for i in index], model.device)
         target = padded([[BOS, *targets[i]] for i in index], model.device)
         n = torch.tensor([len(sources[i]) + 1 for i in index], device=model.device)
@@ -129,7 +189,7 @@ def decode_given(
                 visible[row, : len(read)] = torch.tensor(read, device=model.device)
         right = model.embed_target(target)
         info = model.embed_source(source).info
-        forced = Forced(index, source, target, visible, n, m, info, right.info)
+        forced = ForcedGroup(index, source, target, visible, n, m, info, right.info)
         with observed(model, partial(observer, forced)):
             encoded = model.encode(model.embed_source(source), n)
             model.decode(right, encoded, visible, streaming=True)
