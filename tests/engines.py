@@ -11,8 +11,6 @@ import torch
 
 from tests.conftest import tiny_config
 from waitinfo.model import Transformer
-from waitinfo.model.integers.conversion import integer_model
-from waitinfo.model.integers.packing import measure_inputs, quantize
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
@@ -129,10 +127,3 @@ def outline(events: list) -> list[tuple]:
 
 def by_slot(events: list) -> list[tuple]:
     return sorted(outline(events), key=lambda event: event[0])
-
-
-def integers(model: Transformer, prepared: bool = False) -> Transformer:
-    """The same model, computed with integers."""
-    weights = {name: tensor.float() for name, tensor in model.weights().items()}
-    inputs = measure_inputs(model) if prepared else {}
-    return integer_model(model.config, {**quantize(weights), **inputs})

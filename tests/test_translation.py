@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
-from tests.engines import integers, restless, sentences
+from tests.engines import restless, sentences
+from tests.integers import integers
 from tests.oracle import brute_force_candidates
 from tests.streams import lines_of_text, toy_model, toy_tokenizer
 from waitinfo.errors import WaitinfoError
