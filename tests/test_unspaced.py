@@ -21,10 +21,9 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
-from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
-from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer, VocabularySpec, train_tokenizer
 from waitinfo.translation.lines import join_sentences
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"

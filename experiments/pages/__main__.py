@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.pages import analyses, bundled, ingredients, systems
+from experiments.pages import analyses, bundled, ingredients, over_multipath, systems
 from experiments.pages.tables import (
     RESULTS,
     Outputs,
@@ -26,7 +26,8 @@ from experiments.pages.tables import (
 )
 from waitinfo.evaluation.points import read_points, select
 
-MAKE = (*systems.MAKE, *bundled.MAKE, *ingredients.MAKE, *analyses.MAKE)
+MAKE = (*systems.MAKE, *bundled.MAKE, *ingredients.MAKE, *analyses.MAKE,
+        *over_multipath.MAKE)  # fmt: skip
 
 
 def outputs(results: Path = RESULTS) -> Outputs:

@@ -31,6 +31,11 @@ def student(free: int) -> float:
     return STUDENT.get(free, from_normal)
 
 
+def half_interval(values: Sequence[float]) -> float:
+    """Half the width of the 95% interval of a mean (Student's t)."""
+    return student(len(values) - 1) * stdev(values) / len(values) ** 0.5
+
+
 def with_seeds(values: Sequence[float]) -> str:
     """A mean with its interval or its seeds."""
     if not values:
@@ -39,8 +44,7 @@ def with_seeds(values: Sequence[float]) -> str:
         return f"{signed(values[0])} (one seed)"
     if len(values) == 2:
         return f"{signed(mean(values))} ({' and '.join(map(signed, values))})"
-    half = student(len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return f"{signed(mean(values))} ± {half:.1f} ({len(values)} seeds)"
+    return f"{signed(mean(values))} ± {half_interval(values):.1f} ({len(values)} seeds)"
 
 
 def run_of(point: Point) -> tuple[str, Any]:
@@ -71,14 +75,19 @@ def numbers(name: str) -> dict[str, Any]:
     return found
 
 
-def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
-    """Mean difference in BLEU at equal latency."""
+def gaps(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> list[float]:
+    """Mean difference in BLEU at equal latency, for every seed that both have."""
     values = []
     for seed in sorted({p["seed"] for p in found if p["name"] == first}, key=str):
         here = {c.name: c for c in make_curves([p for p in found if p["seed"] == seed], x, "BLEU")}
         if first in here and second in here and (area := difference(here[first], here[second])):
             values.append(area.mean)
-    return with_seeds(values)
+    return values
+
+
+def gap(found: Sequence[Point], first: str, second: str, x: str = "paper.AL") -> str:
+    """Mean difference in BLEU at equal latency, with its interval or its seeds."""
+    return with_seeds(gaps(found, first, second, x))
 
 
 def full_sentence(found: Sequence[Point], first: str, second: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,12 @@ HEADS = ("CW", "AP", "AL", "DAL", "BLEU", "AL (words)", "LAAL (words)", "early s
 ORDER = ("full", "full-beam5", "wait-k", "multipath", "adaptive-wait-k", "moe-wait-k", "mma", "gma",
          "gsimt-style", "wait-info")  # fmt: skip
 ALLOW = "-allow"
+
+
+class Drawing(Protocol):
+    """A picture that draws itself into a file."""
+
+    def draw(self, out: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class AnalysisPicture:
 
 # By its place in the results: `systems/en-vi.svg` for a picture, `systems/en-vi.md#en-vi` for a
 # table, which stands on the page between `<!-- table en-vi -->` and `<!-- end -->`.
-Output = str | Picture | AnalysisPicture
+Output = str | Drawing
 Outputs = dict[str, Output]
 Make = Callable[[Path], Outputs]
 

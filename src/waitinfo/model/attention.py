@@ -225,7 +225,6 @@ def cross_attention(name: str) -> type[CrossAttention]:
 
 # Attention without cuDNN
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

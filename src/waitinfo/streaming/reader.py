@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from waitinfo.streaming.segmenter import CLOSERS, Pauses, Segmentation, ends_sentence
 from waitinfo.text.files import normalise
-from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced
-from waitinfo.text.tokenizer import SPACE, Tokenizer
+from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer
 
 END = None  # in the queue: the sentence ends here
 STOPS = "。！？｡!?"  # end a sentence inside a word

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import END, Reader
-from waitinfo.streaming.replay import Replay
+from waitinfo.streaming.replay import Replay, ReplayError
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Cut, Mark, Weights, Window
 from waitinfo.streaming.words import WordBuilder
@@ -133,7 +132,7 @@ class Session:
             tokens += pieces
             self._window.read(word, len(pieces))
         if (self.full or self._complete) and len(self._window.words) < self._again:
-            raise WaitinfoError("resume: the text is shorter than what was read of it")
+            raise ReplayError("resume: the text is shorter than what was read of it")
         return Input(tokens, self._complete) if tokens or self._complete else None
 
     def _end_sentence(self) -> None:
