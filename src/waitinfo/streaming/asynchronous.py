@@ -93,7 +93,7 @@ class AsyncStream(Handle):
     async def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
-        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        With `wait=False` it returns at once, and iterate over the stream to get the events.
         Text is taken at once: after a cancelled push, its events come with the next one.
         `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """

@@ -167,6 +167,18 @@ class Scheduler:
 
     # Waiting for streams
 
+    def push(
+        self, texts: Mapping[Channel, Piece], wait: bool = True, at: float | None = None
+    ) -> dict[Channel, list[Event]]:
+        """Hand in text or marks; unless told not to wait, the events that follow from them."""
+        self.submit(texts, served_by=self if wait else None, at=at)
+        if not wait:
+            return {channel: [] for channel in texts}
+        try:
+            return self.serve(list(texts))
+        finally:
+            self.release(texts)
+
     def serve(self, channels: Sequence[Channel]) -> dict[Channel, list[Event]]:
         """Wait until nothing more can be done for these streams; their events.
 
@@ -208,7 +220,7 @@ class Scheduler:
                 if leader or not self._leading:
                     leader = self._leading = self._has_work()
                 if leader:
-                    self._unlocked_round()
+                    self._round()
                 else:  # another thread leads, or there is nothing to do without more text
                     self._sleep(channels, eager)
         finally:
@@ -236,7 +248,7 @@ class Scheduler:
             self._leading = True
             try:
                 while self._has_work() and not stopped():
-                    self._unlocked_round()
+                    self._round()
             finally:
                 self._leading = False
                 self._pass_on()
@@ -301,43 +313,34 @@ class Scheduler:
             self._pass_on()
         return events
 
-    def _unlocked_round(self) -> None:
-        self._lock.release()
-        try:
-            self._round()
-        finally:
-            self._lock.acquire()
-
     # Rounds: by the leader, without the lock but to hand things over
 
     def _round(self) -> None:
-        began = time.monotonic()
-        rounds = self._rounds
-        age = self._take_arrivals(began)
-        while rounds.arrivals:
-            self._take_in(rounds.arrivals[0])
-            rounds.arrivals.popleft()
-        streams = rounds.run()
-        self._publish()
-        if streams:
-            stats = RoundStats(
-                seconds=time.monotonic() - began,
-                streams=streams,
-                read=rounds.read,
-                written=rounds.written,
-                queue_age=age,
-                open_streams=self._open,
-            )
-            self._observe(lambda: self.observer.round(stats))
-
-    def _take_arrivals(self, now: float) -> float:
-        """Note which streams have something new; how long the oldest text has waited."""
-        with self._lock:
-            self._close_abandoned(leader=True)
-            self._rounds.arrivals.extend(self._inbox)
-            waiting = [channel.inbox[0].when for channel in self._inbox if channel.inbox]
-            self._inbox.clear()
-        return now - min(waiting) if waiting else 0.0
+        """Take in what has arrived, run the engine, publish. The lock is given up meanwhile."""
+        began, rounds = time.monotonic(), self._rounds
+        self._close_abandoned(leader=True)
+        rounds.arrivals.extend(self._inbox)
+        waiting = [channel.inbox[0].when for channel in self._inbox if channel.inbox]
+        self._inbox.clear()
+        self._lock.release()
+        try:
+            while rounds.arrivals:
+                self._take_in(rounds.arrivals[0])
+                rounds.arrivals.popleft()
+            streams = rounds.run()
+            self._publish()
+            if streams:
+                stats = RoundStats(
+                    seconds=time.monotonic() - began,
+                    streams=streams,
+                    read=rounds.read,
+                    written=rounds.written,
+                    queue_age=began - min(waiting) if waiting else 0.0,
+                    open_streams=self._open,
+                )
+                self._observe(lambda: self.observer.round(stats))
+        finally:
+            self._lock.acquire()
 
     def _take_in(self, channel: Channel) -> None:
         if channel.closed:

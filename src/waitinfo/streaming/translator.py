@@ -159,15 +159,8 @@ class Translator:
             raise
 
     def _together(self, texts: Mapping[Stream, Piece]) -> dict[Stream, list[Event]]:
-        channels = {stream: stream._channel for stream in texts}
-        self._scheduler.submit(
-            {channels[stream]: text for stream, text in texts.items()}, served_by=texts
-        )
-        try:
-            found = self._scheduler.serve(list(channels.values()))
-        finally:
-            self._scheduler.release(channels.values())
-        return {stream: found[channel] for stream, channel in channels.items()}
+        found = self._scheduler.push({stream._channel: text for stream, text in texts.items()})
+        return {stream: found[stream._channel] for stream in texts}
 
     # Whole texts
 
