@@ -19,13 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece
+from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, Rounds
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
-from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.replay import Replay
-from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up

@@ -12,9 +12,8 @@ import torch
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.streaming.channel import Channel, Mark, Piece
 from waitinfo.streaming.engine import new_engine
-from waitinfo.streaming.event import Event, shown_text
+from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
-from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
