@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.replay import Replay
@@ -111,7 +111,7 @@ class AsyncStream(Handle):
             self.close()
             raise
 
-    async def _hand_in(self, text: Piece, wait: bool, at: float | None = None) -> list[Event]:
+    async def _hand_in(self, text: Heard, wait: bool, at: float | None = None) -> list[Event]:
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         scheduler.submit({channel: text}, served_by=self if wait else None, at=at)

@@ -26,14 +26,14 @@ class Mark(Enum):
     END = "no more text will come"
 
 
-Piece = str | Mark
+Heard = str | Mark
 
 
 class Arrival(NamedTuple):
     """Text or a mark that was handed in."""
 
     when: float  # by `time.monotonic`
-    text: Piece
+    text: Heard
     at: float  # when it was spoken, in seconds by the speaker's clock
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, Rounds
+from waitinfo.streaming.channel import Arrival, Channel, Heard, Listener, Mark, Rounds
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
@@ -91,7 +91,7 @@ class Scheduler:
 
     def submit(
         self,
-        texts: Mapping[Channel, Piece],
+        texts: Mapping[Channel, Heard],
         served_by: object | None = None,
         at: float | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class Scheduler:
         now, clock = time.monotonic(), self.clock()
         with self._lock:
             for channel, text in texts.items():
-                if not isinstance(text, Piece):
+                if not isinstance(text, Heard):
                     raise WaitinfoError(f"a stream takes text, not {type(text).__name__}")
                 channel.check(at)
             for channel, text in texts.items():
@@ -166,7 +166,7 @@ class Scheduler:
     # Waiting for streams
 
     def push(
-        self, texts: Mapping[Channel, Piece], wait: bool = True, at: float | None = None
+        self, texts: Mapping[Channel, Heard], wait: bool = True, at: float | None = None
     ) -> dict[Channel, list[Event]]:
         """Hand in text or marks; unless told not to wait, the events that follow from them."""
         self.submit(texts, served_by=self if wait else None, at=at)

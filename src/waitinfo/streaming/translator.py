@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 
 from waitinfo.errors import WaitinfoError, whole
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
@@ -157,7 +157,7 @@ class Translator:
             self._scheduler.close([stream._channel for stream in streams])
             raise
 
-    def _together(self, texts: Mapping[Stream, Piece]) -> dict[Stream, list[Event]]:
+    def _together(self, texts: Mapping[Stream, Heard]) -> dict[Stream, list[Event]]:
         found = self._scheduler.push({stream._channel: text for stream, text in texts.items()})
         return {stream: found[stream._channel] for stream in texts}
 

@@ -30,7 +30,7 @@ from waitinfo.streaming.recorded.memory import (
     TARGET,
     WRITTEN,
     DeviceState,
-    Side,
+    PagedSide,
 )
 from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, EOS, PAD
@@ -65,8 +65,8 @@ class Steps:
     guard: bool
     cuts_loops: bool
     state: DeviceState
-    source: Side
-    target: Side
+    source: PagedSide
+    target: PagedSide
 
     def encode(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """Encode source tokens: inputs [4, M] -> out [2, M], float64.
