@@ -286,3 +286,13 @@ def _uncached_step(
     states = decoded.states[:, -1]
     write = None if head is None else states.to(head.weight) @ head.weight[0] + head.bias
     return Step(logits.argmax(-1), logits, decoded.extras, write)
+
+
+def edits(first: list[str], second: list[str]) -> int:
+    """Levenshtein distance in words."""
+    row = list(range(len(second) + 1))
+    for i, word in enumerate(first, 1):
+        previous, row = row, [i]
+        for j, other in enumerate(second, 1):
+            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (word != other)))
+    return row[-1]
