@@ -34,7 +34,7 @@ lint: $(READY)
 
 # Tables and pictures in results/, drawn from the points there.
 results: $(READY)
-	$(BIN)/python experiments/summary.py
+	$(BIN)/python -m experiments.pages
 
 clean:
 	rm -rf build

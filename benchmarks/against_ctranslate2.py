@@ -33,13 +33,13 @@ import torch
 from measurements import save
 from waitinfo import AsyncTranslator, load
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.packing import quantize
 from waitinfo.model.native import KINDS, find_kernels
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import load_model
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.systems import build_system
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 
 LENGTH = 40  # tokens of a source, and of its translation
 NEVER = 10_000.0  # a lag that no source reaches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,16 @@ from torch import Tensor
 
 from waitinfo import Translator
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.observer import Observer
-from waitinfo.streaming.recorded import RecordedEngine
+from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.steps import FED, LAST, MAY_WRITE, RESTARTED, WROTE, Bounds
 from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.systems import build_system
 from waitinfo.text.special import EOS, SPECIALS
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 END = 1 / 6  # share of end-of-sentence in random text: K = 5 leaves about so many words
 LAG = 5  # tokens, of the policy without a model
@@ -39,8 +41,9 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
         loaded.model.to(options.device, getattr(torch, dtype))
         return Translator(loaded, streams, observer=observer, segment="punctuation")
     translator = Translator(loaded, 1)
-    engine = RecordedEngine(loaded.model, loaded.system, streams, reserved=16)
-    engine.steps = NoModel(streams, len(loaded.vocabulary.target))  # type: ignore[assignment]
+    backend = partial(RecordedBackend, reserved=16)
+    engine = Engine(loaded.model, loaded.system, streams, backend=backend)
+    engine.backend.steps = NoModel(streams, len(loaded.vocabulary.target))  # type: ignore[attr-defined]
     translator._scheduler = Scheduler(engine, observer)
     return translator
 

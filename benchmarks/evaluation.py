@@ -19,19 +19,17 @@ import torch
 
 from measurements import save
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
-from waitinfo.evaluation.output import FolderOutput
-from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.output import FolderOutput, UnfinishedPoint
 from waitinfo.model import Transformer
-from waitinfo.model.config import ModelConfig
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import LoadedModel, load_model, save_model
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES, ModelConfig
 from waitinfo.progress import Lines
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.systems import PolicyState, build_system
 from waitinfo.systems.wait_info import WaitInfo
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import LoadedModel, load_model, save_model
 
 PAIRS = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 
@@ -50,14 +48,14 @@ class PartialTimer:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        add = Partial.add
+        add = UnfinishedPoint.add
 
-        def timed(partial: Partial, number: int, hypothesis: Hypothesis) -> None:
+        def timed(partial: UnfinishedPoint, number: int, hypothesis: Hypothesis) -> None:
             began = time.monotonic()
             add(partial, number, hypothesis)
             self.seconds += time.monotonic() - began
 
-        Partial.add = timed  # type: ignore[method-assign]
+        UnfinishedPoint.add = timed  # type: ignore[method-assign]
 
 
 def build(size: str, vocabulary: int, folder: Path) -> LoadedModel:

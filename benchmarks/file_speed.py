@@ -25,16 +25,16 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import LoadedModel
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.packing import quantize
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.engine.slots import Slots
+from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
 from waitinfo.text.special import EOS, SPECIALS
 from waitinfo.text.tokenizer import SOURCE_FILE, Tokenizer, Vocabulary
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.file_translation import translate_file
 from waitinfo.translation.search import Search
@@ -108,16 +108,17 @@ def set_lengths() -> None:
         logits[:, EOS] = torch.where(ends, 1e4, -1e4).to(logits.dtype)
         return logits
 
-    write = Slots.write
+    compute = TorchBackend._compute
 
-    def write_wanted(self: Any, rows: Any, tokens: Any, infos: Any, looping: Any) -> Any:
-        sources = [self.sources[slot][:-1] for slot in rows.tolist()]
-        ends = self.written[rows] + 1 >= np.array([wanted_length(source) for source in sources])
-        other = np.where(tokens == EOS, SPECIALS, tokens)
-        return write(self, rows, np.where(ends, EOS, other), infos, looping)
+    def compute_wanted(self: Any, rows: Any, standing: Any, forced: Any) -> Any:
+        found, slots = compute(self, rows, standing, forced), self.slots
+        sources = [slots.sources[s, : slots.length[s] - 1].tolist() for s in rows.tolist()]
+        ends = standing.written + 1 >= np.array([wanted_length(source) for source in sources])
+        tokens = np.where(np.array(found.tokens) == EOS, SPECIALS, found.tokens)
+        return found._replace(tokens=np.where(ends, EOS, tokens).tolist())
 
     Engine.cuts_loops = False  # random weights loop
-    Slots.write = write_wanted  # type: ignore[method-assign]
+    TorchBackend._compute = compute_wanted  # type: ignore[method-assign]
     Search.__init__ = start_wanted  # type: ignore[method-assign]
     Search.keep = keep_wanted  # type: ignore[method-assign]
     Search.restrict = restrict_wanted  # type: ignore[method-assign]

@@ -24,8 +24,8 @@ marks = [time.perf_counter()]
 def mark(): marks.append(time.perf_counter())
 def used(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
 import torch; mark()
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 import waitinfo.streaming.translator
 name, dtype = sys.argv[1] or None, sys.argv[2]
 before = used()

@@ -30,11 +30,11 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
 from waitinfo.evaluation.latency import length_adaptive_average_lagging
 from waitinfo.evaluation.quality import bleu
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
+from waitinfo.trained.saving import LoadedModel
 
 PUSHED = 20  # words at a time
 ORDER, NEAR = 3, 60  # an n-gram that was written within so many words is an echo

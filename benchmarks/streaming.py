@@ -30,17 +30,17 @@ import torch
 from measurements import save
 from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.integer import IntegerMatrix
-from waitinfo.model.native.memory import weight_memory
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import load_model
-from waitinfo.streaming.engine import WRITE, Engine
-from waitinfo.streaming.engine.base import BaseEngine
-from waitinfo.streaming.recorded import AnyEngine, RecordedEngine, new_engine
-from waitinfo.streaming.recorded.state import WRITTEN
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.matrix import IntegerMatrix
+from waitinfo.model.integers.packing import quantize
+from waitinfo.model.native.weights import weight_memory
+from waitinfo.streaming.engine import WRITE, Engine, new_engine
+from waitinfo.streaming.engine.plain import TorchBackend
+from waitinfo.streaming.recorded import RecordedBackend
+from waitinfo.streaming.recorded.memory import WRITTEN
 from waitinfo.systems import System, build_system
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 
 VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"
@@ -59,17 +59,17 @@ def build(size: str, device: str, dtype: str) -> Transformer:
     return model.to(device, getattr(torch, dtype)).eval()
 
 
-def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> AnyEngine:
+def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> Engine:
     """The fastest engine for the model's device. Random weights loop, which is not cut here."""
-    BaseEngine.cuts_loops = False
+    Engine.cuts_loops = False
     return new_engine(model, system, slots, capacity, "guard", 8192)
 
 
-def pretend_written(engine: AnyEngine, slot: int, count: int) -> None:
+def pretend_written(engine: Engine, slot: int, count: int) -> None:
     """Let an engine go on as if so many target tokens were written."""
     engine.state.written[slot] = count
-    if isinstance(engine, RecordedEngine):
-        engine.steps.state.counts[slot, WRITTEN] = count
+    if isinstance(engine.backend, RecordedBackend):
+        engine.backend.steps.state.counts[slot, WRITTEN] = count
 
 
 def sentence(draw: random.Random, length: int) -> list[int]:
@@ -125,7 +125,7 @@ def step_costs(
     return medians, lower_bound(model, medians, readings)
 
 
-def engine_sentence(model: Transformer, engine: AnyEngine, source: list[int], count: int) -> None:
+def engine_sentence(model: Transformer, engine: Engine, source: list[int], count: int) -> None:
     """Translate a sentence with the engine, which gets one token at a time."""
     slot = engine.open(3)
     written = 0
@@ -160,7 +160,7 @@ def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
     }
 
 
-def fill(model: Transformer, streams: int) -> tuple[AnyEngine, list[int], random.Random]:
+def fill(model: Transformer, streams: int) -> tuple[Engine, list[int], random.Random]:
     """An engine whose streams are at different positions in their sentences."""
     draw = random.Random(3)
     engine = make_engine(model, build_system("wait-k", {"k": 3}), streams, 128)
@@ -230,20 +230,20 @@ def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
     """Median microseconds of each kernel for one row after 50 tokens, in turn."""
     native, draw = model.native, random.Random(5)
     engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
-    assert native is not None and isinstance(engine, Engine)
-    source, target = engine.source, engine.target
+    assert native is not None and isinstance(engine.backend, TorchBackend)
+    back = engine.backend
     slot = engine.open(1)
     engine.feed(slot, sentence(draw, 51))
     engine.run()
-    states = source.positions[:1].numpy().copy()
+    states = back.source_positions[:1].numpy().copy()
     info, bias = np.ones(1, np.float32), np.zeros((1, 51), np.float32)
     row, at, seen = (np.array([number], np.int32) for number in (slot, 50, 51))
     tokens, place = torch.tensor([sentence(draw, 1)]), torch.tensor([[50]])
     with timed_kernels(model) as spent:
         for _ in range(repeats):
-            model.embed_source(tokens, place, source.positions)
-            native.encode(states.copy(), row, at, info, source.caches, source.memory)
-            native.decode(states.copy(), row, at, seen, info, bias, target.caches, source.memory)
+            model.embed_source(tokens, place, back.source_positions)
+            native.encode(states.copy(), row, at, info, back.source_caches, back.memory)
+            native.decode(states.copy(), row, at, seen, info, bias, back.target_caches, back.memory)
             native.best(states, False)
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 

@@ -1,11 +1,11 @@
-"""`make demo`: translate speech while it is being spoken, with every model in the box."""
+"""`make demo`: translate speech while it is being spoken, with every bundled model."""
 
 from __future__ import annotations
 
 import sys
 
 from waitinfo.cli import main as command_line
-from waitinfo.model.bundled import bundled_models
+from waitinfo.trained.folder import bundled_models
 
 SPEECH = (
     "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein.",

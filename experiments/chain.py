@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -148,13 +149,21 @@ class Chain:
         began = time.monotonic()
         with log.open("a") as stream:
             shell = ["bash", "-eo", "pipefail", "-c", command]
-            failed = subprocess.run(shell, stdout=stream, stderr=stream, check=False).returncode
+            failed = subprocess.run(
+                shell, stdout=stream, stderr=stream, check=False, env=environment()
+            ).returncode
         if failed or not out.exists():
             reason = f"exit status {failed}" if failed else f"did not make {out}"
             sys.exit(f"stage '{stage.name}' failed ({reason}); see {log}")
         seconds = round(time.monotonic() - began, 1)
         record = {"digest": self.digest(stage), "command": command, "seconds": seconds}
         self.record(stage).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+def environment() -> dict[str, str]:
+    """The environment of commands: `python -m experiments.…` works in every folder."""
+    paths = (str(HERE.parent), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def remove(path: Path) -> None:

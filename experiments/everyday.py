@@ -1,8 +1,8 @@
-"""Everyday sentences, translated and judged: `python experiments/everyday.py [MODEL]`.
+"""Everyday sentences, translated and judged: `python -m experiments.everyday [MODEL]`.
 
-    python experiments/everyday.py --k 5
-    python experiments/everyday.py WORK/models/en-de --lag 4 --spoken --show all
-    python experiments/everyday.py en-de --into README.md
+    python -m experiments.everyday --k 5
+    python -m experiments.everyday WORK/models/en-de --lag 4 --spoken --show all
+    python -m experiments.everyday en-de --into README.md
 
 Prints, for each subject and in all, how many of the sentences in src/waitinfo/evaluation/data
 become one of their acceptable translations, and chrF. Which way to translate follows from the
@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.pages.tables import put_into
 from waitinfo.evaluation.everyday import Item, Verdict, judge_all, read_set, summary
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.lag import Dials
 from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import translations
 
@@ -78,15 +78,14 @@ def examples(written: list[Verdict], spoken: list[Verdict], direction: str) -> s
     return "\n".join(lines) + f"{in_short(spoken)}.\n"
 
 
-def put_into(page: Path, direction: str, made: str) -> None:
+def refresh(page: Path, direction: str, made: str) -> None:
     """Replace what a page has between the marks of a direction."""
-    marks = f"<!-- everyday {direction} -->", "<!-- end -->"
-    text = page.read_text("utf-8")
-    found = re.search(f"{marks[0]}.*?{marks[1]}", text, re.DOTALL)
-    if found is None:
-        sys.exit(f"{page}: has no place for the table: {' and '.join(marks)}, each on a line")
-    new = f"{marks[0]}\n\n{made}\n{marks[1]}"
-    page.write_text(text[: found.start()] + new + text[found.end() :], "utf-8")
+    mark = f"everyday {direction}"
+    text = put_into(page.read_text("utf-8"), mark, made)
+    if text is None:
+        places = f"<!-- {mark} --> and <!-- end -->"
+        sys.exit(f"{page}: has no place for the table: {places}, each on a line")
+    page.write_text(text, "utf-8")
 
 
 def report(verdicts: list[Verdict], shown: str) -> None:
@@ -127,7 +126,7 @@ def main() -> None:
         both = (judged(loaded, items, spoken, options) for spoken in (False, True))
         made = examples(*both, f"{source}-{target}")
         if given.into:
-            put_into(given.into, f"{source}-{target}", made)
+            refresh(given.into, f"{source}-{target}", made)
         else:
             print(made, end="")
         return

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from swap import SIDES
+
 from waitinfo.text.corpus import MANIFEST, Corpus
 
 COPIES = ("copies", "dropped_copies")

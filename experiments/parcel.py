@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from swap import SIDES, Sentences, write_shard
+
 from waitinfo.text.corpus import MANIFEST, Corpus
 
 PAIRS = 100_000  # compressed together

@@ -2,7 +2,7 @@
 
 EXPERIMENT is a TOML file, or the name of one beside this script; experiments/README.md explains
 its keys.
-DATA holds the text, WORK gets corpora, models and logs. RESULTS/points.jsonl gets one line for
+DATA holds the text, WORK gets corpora, models and logs. RESULTS/EXPERIMENT.jsonl gets one line for
 every point, RESULTS/runs.jsonl one for every training run. A run whose points are all in RESULTS is
 done, and an unfinished one continues: the same command continues an interrupted experiment, and
 several commands may share WORK and RESULTS if each has runs of its own.
@@ -45,7 +45,7 @@ def read_experiment(name: str) -> dict[str, Any]:
     if not path.exists():
         known = ", ".join(sorted(found.stem for found in HERE.glob("*.toml")))
         sys.exit(f"unknown experiment '{name}'; choose one of: {known}")
-    own = {"models": path.stem, **tomllib.loads(path.read_text("utf-8"))}
+    own = {"models": path.stem, "name": path.stem, **tomllib.loads(path.read_text("utf-8"))}
     if "extends" not in own:
         return own
     base = read_experiment(own["extends"])
@@ -225,8 +225,10 @@ class Runner:
         with (self.work / "runs.lock").open("a") as lock:  # other commands write there, too
             fcntl.flock(lock, fcntl.LOCK_EX)
             lines = path.read_text("utf-8").splitlines() if path.exists() else []
-            runs = {(run["run"], run["seed"]): run for run in map(json.loads, lines)}
-            runs[summary["run"], summary["seed"]] = summary
+            known = map(json.loads, lines)
+            runs = {(run["experiment"], run["run"], run["seed"]): run for run in known}
+            name = self.experiment["name"]
+            runs[name, summary["run"], summary["seed"]] = {"experiment": name, **summary}
             text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in runs.values())
             path.write_text(text, "utf-8")
 
@@ -262,7 +264,7 @@ class Runner:
 
     @property
     def points_file(self) -> Path:
-        return self.results / "points.jsonl"
+        return self.results / f"{self.experiment['name']}.jsonl"
 
     def points(self, run: dict[str, Any]) -> list[Point]:
         """Points of a run and of the seed; a packed model does not say its seed."""

@@ -1,17 +1,17 @@
-"""Text as people speak it: results/conditions, results/windows, results/long-stream, results/lag.
+"""The bundled models on text as people speak it: results/models/spoken.md.
 
-    python experiments/spoken.py conditions DATA
-    python experiments/spoken.py windows DATA
-    python experiments/spoken.py hour DATA
-    python experiments/spoken.py lag DATA --work WORK
+    python -m experiments.spoken conditions DATA
+    python -m experiments.spoken windows DATA
+    python -m experiments.spoken hour DATA
+    python -m experiments.spoken lag DATA --work WORK
 
 `conditions` scores each model on each set clean, as recognisers give it, and as whole documents.
 `windows` compares windows of several sizes on documents of the dev sets without sentence ends.
 `hour` translates all sets, joined and unpunctuated, as one stream. `lag` calibrates a copy of each
 model (in WORK) on the dev sets, then holds lags on the sets, beside streams with a fixed dial.
 Points that exist are kept, so that the same command continues an interrupted one; --overwrite
-replaces those of other weights. The table beside the points is drawn again after every
-command. DATA holds SET.de and SET.en; a model says which of them it translates from.
+replaces those of other weights. The tables on the page are drawn again after every command. DATA
+holds SET.de and SET.en; a model says which of them it translates from.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import summary
+from experiments.pages.bundled import WINDOWS, spoken
+from experiments.pages.tables import RESULTS, ROOT, write
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import bundled_models, find_model
-from waitinfo.model.calibration import FILE as CALIBRATION
-from waitinfo.model.folder import CONFIG, fingerprint, read_config
 from waitinfo.text.files import read_lines
 from waitinfo.text.languages import Languages
+from waitinfo.trained.calibration import FILE as CALIBRATION
+from waitinfo.trained.folder import CONFIG, bundled_models, find_model, fingerprint, read_config
 
-ROOT = Path(__file__).resolve().parents[1]
 WAITINFO = [sys.executable, "-m", "waitinfo"]
 SETS = ["newstest2015", "europarl.test-german"]
 DEV = ["newstest2013", "europarl.dev-german"]
@@ -94,13 +93,18 @@ class Job:
         return ["--device", self.given.device, "--threads", str(self.given.threads)]
 
     def points(self, model: Model) -> list[object]:
-        out = self.results / "points.jsonl"
-        return ["--out", out, "--run", model.name, *["--overwrite"] * self.given.overwrite]
+        return [
+            "--out",
+            self.results / f"{self.given.what}.jsonl",
+            "--run",
+            model.name,
+            *["--overwrite"] * self.given.overwrite,
+        ]
 
     @property
     def results(self) -> Path:
         folder: Path = self.given.results
-        return folder / RESULTS[self.given.what]
+        return folder / "models"
 
     def pair(self, model: Model, name: str) -> tuple[Path, Path]:
         source, target = (
@@ -117,7 +121,7 @@ class Job:
 
     def windows(self, model: Model) -> None:
         for name in DEV:
-            for tokens in summary.WINDOWS:
+            for tokens in WINDOWS:
                 self.evaluate(model, self.pair(model, name), "--k", self.given.k,
                               "--condition", "documents-lower", "--segment", f"none:{tokens}",
                               "--name", tokens, *self.points(model))  # fmt: skip
@@ -129,7 +133,7 @@ class Job:
         self.call(sys.executable, ROOT / "benchmarks" / "long_stream.py", "--model", model.folder,
                   "--source", *sides[0], "--reference", *sides[1], "--k", self.given.k, *lines,
                   *self.computing, "--segmented",
-                  "--out", f"{self.results / 'measurements.json'}:{model.name}")  # fmt: skip
+                  "--out", f"{self.results / 'long-stream.json'}:{model.name}")  # fmt: skip
 
     def lag(self, model: Model) -> None:
         copy = replace(model, folder=self.given.work / model.name)
@@ -155,17 +159,11 @@ class Job:
         self.evaluate(copy, (dev[0], dev[1]), "--calibrate", "--k", CALIBRATED)
 
 
-RESULTS = {"conditions": "conditions", "windows": "windows", "hour": "long-stream", "lag": "lag"}
-TABLES = {
-    "conditions": summary.conditions, "windows": summary.windows, "lag": summary.held_lags,
-}  # fmt: skip
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=list(RESULTS))
+    parser.add_argument("what", choices=["conditions", "windows", "hour", "lag"])
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--models", nargs="+", help="folders or names [default: all bundled]")
     parser.add_argument("--sets", nargs="+", default=SETS, help="[default: %(default)s]")
@@ -173,7 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dev-lines", type=int, default=250, help="of each set for calibration")
     parser.add_argument("--k", type=float, default=5.0)
     parser.add_argument("--lags", default="4,5,6", help="lags that are asked for")
-    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("work"), help="for calibrated models")
     parser.add_argument("--overwrite", action="store_true", help="replace existing points")
     parser.add_argument("--device", default="cpu")
@@ -191,10 +189,8 @@ def run(given: argparse.Namespace) -> None:
         job.results.mkdir(parents=True, exist_ok=True)
         for model in models:
             getattr(job, given.what)(model)
-    if given.what in TABLES and not given.dry_run:
-        for name, text in TABLES[given.what](given.results).items():
-            (given.results / name).write_text(text, "utf-8")
-            print(text, end="")
+    if not given.dry_run:
+        write(spoken(given.results), given.results)
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loops_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """For random models, which loop, and tests that compare with something without the rule."""
     from tests import oracle
-    from waitinfo.streaming.engine.base import BaseEngine
+    from waitinfo.streaming.engine import Engine
 
-    monkeypatch.setattr(BaseEngine, "cuts_loops", False)
+    monkeypatch.setattr(Engine, "cuts_loops", False)
     monkeypatch.setattr(oracle, "literal_loop", lambda written, source: False)

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from tests.conftest import tiny_config, toy_pairs
-from tests.test_decoder import restless
+from tests.engines import restless
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import LoadedModel
 
 WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
 

@@ -11,16 +11,16 @@ import torch
 
 import waitinfo
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences
 from tests.oracle import batch_of
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import LossContext, PolicyState, Step, build_system, check_dial
 from waitinfo.systems.adaptive_wait_k import threshold
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
 

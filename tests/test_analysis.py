@@ -15,13 +15,13 @@ import torch
 
 from tests.commands import Done, called
 from tests.oracle import literal_path
-from waitinfo.analysis.recording import Forced, Weights, decode_given
+from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
 from waitinfo.evaluation.evaluate import Evaluation
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import build_system
 from waitinfo.text.special import BOS, EOS
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 PAIRS = [
     ("Guten Morgen, meine Damen und Herren!", "Good morning, ladies and gentlemen!"),

@@ -13,7 +13,7 @@ import pytest
 import sacrebleu
 
 from tests.commands import Done, called
-from tests.test_experiments import ROOT
+from tests.experiment_commands import ROOT
 from waitinfo.analysis.summaries import plain
 from waitinfo.evaluation.quality import from_statistics, score, sentence_statistics
 
@@ -87,9 +87,9 @@ def test_what_is_published_has_no_text(tmp_path: Path) -> None:
     assert all(PAIRS[each["line"] - 1][0] == each["source"] for each in shown)
     assert shown[0]["source"] in report and shown[0]["written"][1] in done.stdout
     script = ROOT / "experiments" / "paper" / "collect.py"
-    command = [sys.executable, script, tmp_path / "out", tmp_path / "kept"]
+    command = [sys.executable, script, tmp_path / "out", tmp_path / "kept.json"]
     subprocess.run(list(map(str, command)), check=True)
-    kept = (tmp_path / "kept" / "measurements.json").read_text("utf-8")
+    kept = (tmp_path / "kept.json").read_text("utf-8")
     words = {word.strip(".") for pair in PAIRS for text in pair for word in text.split()}
     written = set(re.findall(r"[^\W\d_]{4,}", kept))
     assert '"best_for_first"' in kept and '"written"' in kept

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from tests.commands import called
 from tests.conftest import tiny_config, toy_pairs
 from waitinfo.analysis import tagger as tagging
-from waitinfo.analysis.alignment import crossing_share
-from waitinfo.analysis.parts_of_speech import by_tag
+from waitinfo.analysis.difficulty import crossing_share
+from waitinfo.analysis.parts_of_speech import by_tag, token_spans, words_of
 from waitinfo.analysis.summaries import bin_of, describe, quantile_bins
 from waitinfo.analysis.tagger import TAGS, Perceptron, Text, features_of, read_tagged, usual_tags
-from waitinfo.analysis.words import token_spans, words_of
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model, save_model
 
 SENTENCES = [
     [("the", "DET"), ("house", "NOUN"), ("is", "AUX"), ("old", "ADJ"), (".", "PUNCT")],

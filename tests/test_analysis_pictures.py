@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waitinfo.analysis.analyses import ANALYSES, figures
 from waitinfo.analysis.case import END, characters, pieces, tables
 from waitinfo.analysis.drawing import short_title
-from waitinfo.analysis.pictures import PICTURES, figures
 from waitinfo.analysis.summaries import describe
-from waitinfo.model.bundled import find_model
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import find_model
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MEASURED = json.loads((RESULTS / "de-en-analysis/measurements.json").read_text("utf-8"))[
@@ -87,7 +87,7 @@ def test_a_proportion_has_no_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "name"), [(what, name) for what in PICTURES for name in PICTURES[what]]
+    ("what", "name"), [(what, name) for what in ANALYSES for name in ANALYSES[what].pictures]
 )
 def test_legends_cover_no_data(what: str, name: str) -> None:
     figure = drawn(what, MEASURED[what], name)

@@ -1,34 +1,29 @@
-"""experiments/box.py: commands that exist, figures that stay, and a card that shows them."""
+"""experiments.bundle: commands that exist, figures that stay, and a card that shows them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.test_docs import check_command
-from tests.test_experiments import load_script
+from experiments import chain
+from experiments.bundle import __main__ as bundle
+from experiments.bundle import card as cards
+from experiments.pages.tables import RESULTS
+from tests.commands import parsed
 from waitinfo.evaluation.points import read_file
-from waitinfo.model.bundled import find_model
+from waitinfo.trained.folder import find_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "experiments"
 EVERYDAY = {"chrF": 80.0, "right": 60.0, "sentences": 200, "k": 5.0, "beam": 1}
-
-
-@pytest.fixture(scope="module")
-def box() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SCRIPTS)
-        yield load_script("box")
 
 
 @pytest.fixture
@@ -43,23 +38,23 @@ def run(tmp_path: Path) -> Path:
 
 
 def commands(
-    box: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     *options: object,
 ) -> list[str]:  # fmt: skip
     """What --dry-run prints."""
-    monkeypatch.setattr(sys, "argv", ["box.py", *map(str, options), "--dry-run"])
-    box.main()
+    monkeypatch.setattr(sys, "argv", ["bundle", *map(str, options), "--dry-run"])
+    bundle.main()
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("# ")]
 
 
 def test_the_commands_exist_and_read_the_right_side(
-    box: ModuleType, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = commands(box, monkeypatch, capsys, run, "en-de", "DATA", "--device", "cuda")
+    shown = commands(monkeypatch, capsys, run, "en-de", "DATA", "--device", "cuda")
     called = [line.split(" -m waitinfo ")[1] for line in shown if " -m waitinfo " in line]
     assert {line.split()[0] for line in called} == {"models", "evaluate"}
     for line in called:
-        check_command(line)
+        parsed(*shlex.split(line, comments=True))
     scored = [line for line in called if line.startswith("evaluate")]
     for line in scored:
         assert re.search(r"--source \S+\.en --reference \S+\.de ", line)
@@ -67,14 +62,13 @@ def test_the_commands_exist_and_read_the_right_side(
     assert conditions == {
         "clean,lower", "documents,documents-lower", "errors-5,errors-10,errors-15",
     }  # fmt: skip
-    assert not (run / "box").exists(), "a dry run writes nothing"
+    assert not (run / "bundle").exists(), "a dry run writes nothing"
 
 
 def test_other_weights_are_scored_again(
-    box: ModuleType, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stages are replaced by ones that only count."""
-    chain = sys.modules["chain"]
     stages = [
         chain.Stage("packed", "packed", "mkdir {out}; echo p >> {data}  # {weights}"),
         chain.Stage("unpacked", "unpacked", "touch {out}; echo u >> {data}  # {weights}"),
@@ -82,34 +76,34 @@ def test_other_weights_are_scored_again(
         chain.Stage("other", "other", "touch {out}; echo o >> {data}"),
     ]
     monkeypatch.setattr(
-        box, "read_chain", lambda name: ({"run": "RUN", "weights": "WEIGHTS"}, stages)
+        bundle, "read_chain", lambda name: ({"run": "RUN", "weights": "WEIGHTS"}, stages)
     )
     log = run.parent / "log"
-    arguments = ["box.py", run, "en-de", log, "--stages", "unpacked,news,other"]
+    arguments = ["bundle", run, "en-de", log, "--stages", "unpacked,news,other"]
     monkeypatch.setattr(sys, "argv", [str(each) for each in arguments])
     for _ in range(2):
-        box.main()
+        bundle.main()
     assert log.read_text("utf-8").split() == ["u", "p", "n", "o"]
     (run / "model.safetensors").write_bytes(b"others")
-    box.main()
+    bundle.main()
     assert log.read_text("utf-8").split() == ["u", "p", "n", "o", "u", "p", "n"]
     assert "has other weights now" in capsys.readouterr().out
 
 
 def test_a_model_without_languages_is_refused(
-    box: ModuleType, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((run / "config.json").read_text("utf-8"))
     del config["languages"]
     (run / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(SystemExit, match="must name both languages"):
-        commands(box, monkeypatch, capsys, run, "en-de", "DATA")
+        commands(monkeypatch, capsys, run, "en-de", "DATA")
 
 
 @pytest.fixture
 def points() -> list[dict[str, Any]]:
     """Points as `evaluate` writes them, of all conditions, with figures that differ."""
-    (pattern, *_) = read_file(ROOT / "results" / "de-en" / "points.jsonl")
+    (pattern, *_) = read_file(RESULTS / "systems" / "de-en.jsonl")
     made = []
     for number, name in enumerate(("newstest2015", "europarl.test-german")):
         for suffix in ("", "-lower", "-documents", "-documents-lower"):
@@ -131,32 +125,28 @@ def points() -> list[dict[str, Any]]:
     return made
 
 
-def test_figures_of_other_models_stay(
-    box: ModuleType, points: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_figures_of_other_models_stay(points: list[dict[str, Any]], tmp_path: Path) -> None:
     other = [{**point, "run": "de-en", "name": "de-en"} for point in points[:3]]
     results = tmp_path / "results"
-    box.publish("de-en", other, {"everyday": 1}, results)
+    bundle.publish("de-en", other, {"everyday": 1}, results)
     for _ in range(2):
-        box.publish("en-de", points, {"everyday": 2}, results)
-    assert read_file(results / "points.jsonl") == [*other, *points]
-    measured = json.loads((results / "measurements.json").read_text("utf-8"))
+        bundle.publish("en-de", points, {"everyday": 2}, results)
+    assert read_file(results / "models" / "bundled.jsonl") == [*other, *points]
+    measured = json.loads((results / "models" / "bundled.json").read_text("utf-8"))
     assert measured == {"de-en": {"everyday": 1}, "en-de": {"everyday": 2}}
-    box.write_page(results)
-    table = (results / "table.en-de.md").read_text("utf-8").splitlines()
+    page = (results / "models" / "bundled.md").read_text("utf-8")
+    table = page.splitlines()
     assert any(
         row.startswith("| newstest2015 | 5 | 15.00 | 35.00 | 4.50 | 5.25 |") for row in table
     )
     assert any(
         re.match(r"\| newstest2015-documents \| 5 \|.* \|  \| 6\.00 \|", row) for row in table
     )
-    page = (results / "README.md").read_text("utf-8")
-    for file in re.findall(r"\]\(([^)]+)\)", page):
-        assert (results / file).exists(), file
+    assert (results / "models" / "bundled.en-de.svg").exists()
 
 
 @pytest.fixture
-def facts(box: ModuleType, points: list[dict[str, Any]], run: Path) -> Any:
+def facts(points: list[dict[str, Any]], run: Path) -> Any:
     """What a card needs, with a model that is not there."""
     lags = [{"k": k, "lag": k + 1.5} for k in (1, 15)]
     text = json.dumps({"systems": {"wait-info": {"points": lags}}})
@@ -173,16 +163,14 @@ def facts(box: ModuleType, points: list[dict[str, Any]], run: Path) -> Any:
         "everyday": EVERYDAY, "everyday-spoken": EVERYDAY, "training": training, "before": [before],
     }  # fmt: skip
     languages = {"source": "en", "target": "de"}
-    return box.Facts("en-de", languages, run, points, measured)
+    return cards.Facts("en-de", languages, run, points, measured)
 
 
-def test_the_card(
-    box: ModuleType, facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules["card"], "transcript", lambda facts: "$ waitinfo translate …")
+def test_the_card(facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "transcript", lambda facts: "$ waitinfo translate …")
     examples = tmp_path / "examples.md"
     examples.write_text("| English | German |\n", "utf-8")
-    card = box.make_card(facts, examples)
+    card = cards.make_card(facts, examples)
     assert card.startswith("# en-de\n\nEnglish → German with the wait-info policy")
     assert not re.search(r"\{\w*\}|None|nan", card)
     rows = {row.split(" | ")[0]: row for row in card.splitlines() if row.startswith("| ")}
@@ -199,7 +187,7 @@ def test_the_card(
     assert "(24 MB)" in card and "from 2.5 to 16.5" in card
     assert "40% do not become an acceptable translation" in card
     assert "BLEU is 14.4 instead of 15.0" in card and "| English | German |" in card
-    sources = tomllib.loads((SCRIPTS / "box" / "sources.toml").read_text("utf-8"))["source"]
+    sources = tomllib.loads((SCRIPTS / "bundle" / "sources.toml").read_text("utf-8"))["source"]
     assert len(sources) >= 15
     for source in sources:
         row = f"| {source['title']} | {source['amount']} | {source['licence']} |"
@@ -207,15 +195,15 @@ def test_the_card(
 
 
 def test_only_small_models_are_installed(
-    box: ModuleType, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "models" / "en-de"
     place.mkdir(parents=True)
     (place / "old").touch()
-    box.install(run, place)
+    bundle.install(run, place)
     assert [path.name for path in place.iterdir()] == ["config.json"]
     (run / "model.safetensors").write_bytes(b"0" * 26_000_000)
-    with pytest.raises(SystemExit, match="26.0 MB; a model in the box has 25 at most"):
-        box.install(run, place)
+    with pytest.raises(SystemExit, match="26.0 MB; a bundled model has 25 at most"):
+        bundle.install(run, place)
     assert [path.name for path in place.iterdir()] == ["config.json"]
     shutil.rmtree(place)

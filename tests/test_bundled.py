@@ -10,15 +10,15 @@ import torch
 from tests.conftest import tiny_config
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import Transformer, bundled
-from waitinfo.model.inputs import CENTER, REPEATED
-from waitinfo.model.quantize import dequantize, quantize
-from waitinfo.model.saving import load_model, save_model
-from waitinfo.model.tensors import load_stored, load_weights, save_weights
+from waitinfo.model import Transformer
+from waitinfo.model.integers.packing import CENTER, REPEATED, dequantize, quantize
+from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained import folder as folders
+from waitinfo.trained.saving import load_model, save_model
 
 
 def test_rounding_error_is_at_most_half_a_step() -> None:
@@ -54,7 +54,7 @@ def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None)
     weights = loaded.model.weights()
     save_model(tmp_path / "q", loaded.model, weights, loaded.system, loaded.vocabulary, "int8",
                part_bytes)  # fmt: skip
-    back = load_weights(tmp_path / "q")
+    back = dequantize(load_stored(tmp_path / "q"))
     assert back.keys() == weights.keys()
     for name, tensor in weights.items():
         step = tensor.abs().max() / 127
@@ -119,7 +119,7 @@ def test_packed_folders(folder: Path, tmp_path: Path) -> None:
     without = quantize({name: tensor.float() for name, tensor in weights.items()})
     assert plain.keys() == without.keys()
     assert all(torch.equal(plain[name], without[name]) for name in plain)
-    assert load_weights(packed).keys() == weights.keys()
+    assert dequantize(load_stored(packed)).keys() == weights.keys()
     save_weights(pack(folder, tmp_path / "q"), plain)
     for dtype in ("float32", "bfloat16"):
         one, other = (load_model(tmp_path / name, "cpu", dtype).model for name in "pq")
@@ -149,16 +149,16 @@ def test_bundled_models_are_found_by_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(bundled, "models_folder", lambda: tmp_path / "models")
+    monkeypatch.setattr(folders, "models_folder", lambda: tmp_path / "models")
     with pytest.raises(WaitinfoError, match="no model was given"):
-        bundled.find_model(None)
+        folders.find_model(None)
     (tmp_path / "models").mkdir()
     folder.rename(tmp_path / "models" / "de-en")
     (tmp_path / "models" / "de-en" / "README.md").write_text("# de-en\n\nGerman to English.\n")
-    assert bundled.find_model(None) == bundled.find_model("de-en") == tmp_path / "models" / "de-en"
-    assert bundled.find_model(tmp_path) == tmp_path
+    assert folders.find_model(None) == folders.find_model("de-en") == tmp_path / "models" / "de-en"
+    assert folders.find_model(tmp_path) == tmp_path
     with pytest.raises(WaitinfoError, match="run/best: no such model; bundled models: de-en"):
-        bundled.find_model("run/best")
+        folders.find_model("run/best")
     assert load().translate("ein Haus am See", 2) == load("de-en").translate("ein Haus am See", 2)
     with pytest.raises(SystemExit):
         main(["models"])
@@ -174,7 +174,7 @@ def test_two_models_in_the_box(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Both are listed, loaded by name and served, each in its direction."""
-    monkeypatch.setattr(bundled, "models_folder", lambda: tmp_path / "models")
+    monkeypatch.setattr(folders, "models_folder", lambda: tmp_path / "models")
     loaded = load_model(folder, "cpu")
     saved = (loaded.model, loaded.model.weights(), loaded.system, loaded.vocabulary)
     for name in ("de-en", "en-de"):

@@ -14,10 +14,10 @@ import torch
 from tests.conftest import tiny_config
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import load_model, save_model
-from waitinfo.model.tensors import load_weights, save_weights
+from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import load_model, save_model
 from waitinfo.training.checkpoint import load_newest, save_checkpoint
 
 TENSORS = {"weights": {"a": torch.arange(6.0).view(2, 3)}, "average": {}}
@@ -108,12 +108,12 @@ def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
     save_weights(tmp_path, weights, part_bytes=500)
     files = sorted(tmp_path.iterdir())
     assert len(files) > 3 and all(path.stat().st_size < 1000 for path in files)
-    loaded = load_weights(tmp_path)
+    loaded = load_stored(tmp_path)
     assert loaded.keys() == weights.keys()
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
     files[1].unlink()
     with pytest.raises(WaitinfoError, match="found only . of . weight files"):
-        load_weights(tmp_path)
+        load_stored(tmp_path)
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from waitinfo.cli.display import Pace
 from waitinfo.cli.live import LiveText
 from waitinfo.cli.options import usable_cores, use_threads
 from waitinfo.model import Transformer
-from waitinfo.model.saving import save_model
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import save_model
 
 
 @pytest.fixture(scope="module")

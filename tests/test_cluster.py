@@ -17,12 +17,12 @@ import pytest
 import tests.serving  # noqa: F401 (skips where the extra is missing)
 from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Translator, WaitinfoError
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.serving.cluster import Scale, _replicas, build, start
 from waitinfo.serving.guards import KeyLimits
 from waitinfo.serving.hub import Plan
 from waitinfo.serving.server import bind
 from waitinfo.serving.settings import Settings
+from waitinfo.trained.saving import load_model, save_model
 
 CLIENTS, STREAMS = 8, 5  # of a replica, so that none has all clients
 KEY = "a-secret-key"

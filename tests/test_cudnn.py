@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.oracle import batch_of
-from waitinfo.model.cudnn import without_cudnn_attention
+from waitinfo.model.attention import without_cudnn_attention
 
 
 def enabled() -> bool:

@@ -20,9 +20,10 @@ from waitinfo.evaluation.curves import (
     default_grid,
     difference,
     make_curves,
+    published_curves,
+    published_settings,
 )
 from waitinfo.evaluation.points import LATER, LATER_OF, read_points
-from waitinfo.evaluation.published import published_curves, settings
 from waitinfo.systems import build_system
 
 
@@ -113,7 +114,7 @@ def test_axes() -> None:
 
 
 def test_published_figures() -> None:
-    assert settings() == ["en-vi small", "de-en base", "de-en big"]
+    assert published_settings() == ["en-vi small", "de-en base", "de-en big"]
     curves = {c.name: c for c in published_curves("de-en base", "paper.AL", "BLEU_lowercase")}
     assert len(curves) == 9 and len(curves["Wait-info"].points) == 15
     assert len(curves["GSiMT"].points) == 4 and len(curves["Full-sentence"].points) == 1
@@ -121,7 +122,7 @@ def test_published_figures() -> None:
     assert by_label["1"].y < by_label["9"].y
     assert all(
         0 < p.x <= 1
-        for setting in settings()
+        for setting in published_settings()
         for c in published_curves(setting, "paper.AP", "BLEU_lowercase")
         for p in c.points
     )

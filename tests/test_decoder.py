@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import pytest
 import torch
 
+from tests.engines import RejectOddTokens, restless, sentences
 from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import SYSTEMS, System, build_system
-from waitinfo.systems.mma import MonotonicAttention
-from waitinfo.systems.moe_wait_k import ExpertAttention
+from waitinfo.systems import SYSTEMS, build_system
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.translation.decoding import BeamDecoder
-
-
-def sentences(count: int, seed: int = 0) -> list[list[int]]:
-    draw = random.Random(seed)
-    return [[draw.randint(4, 39) for _ in range(draw.randint(1, 12))] for _ in range(count)]
-
-
-def restless(model):
-    """Make the output of an untrained model varied: sharp attention, early and late ends."""
-    with torch.no_grad():
-        model.target_embedding.weight[EOS] *= 2
-        for layer in model.decoder_layers:
-            layer.attention.project.weight.mul_(5)
-            layer.cross.queries.weight.mul_(12)
-            layer.cross.out.weight.mul_(16)
-            layer.feed_forward.out.weight.mul_(16)
-            if isinstance(layer.cross, ExpertAttention):  # its untrained gate is zero
-                layer.cross.gate.weight.normal_(std=4)
-        if isinstance(model.decoder_layers[0].cross, MonotonicAttention):
-            # Heads stop early, and move because no token follows itself.
-            model.decoder_norm.weight.neg_()
-            for layer in model.decoder_layers:
-                layer.cross.energy_bias.fill_(3)
-                layer.cross.out.weight.div_(4)
-    return model
 
 
 @pytest.mark.parametrize("ending", ["guard", "allow"])
@@ -58,18 +31,6 @@ def test_equals_uncached_decoding(tiny_model, name: str, k: float, ending: str) 
         assert hypothesis.path == path
         assert hypothesis.ended == (tokens[-1] == EOS)
         assert hypothesis.source_length == len(source) + 1
-
-
-class RejectOddTokens(System):
-    """Decides after computing the token, like adaptive policies: rejects odd tokens."""
-
-    name = "reject-odd-tokens"
-
-    def ready(self, state):
-        return state.read > state.written // 2
-
-    def accept(self, state, step):
-        return (step.tokens % 2 == 0).cpu()
 
 
 def test_systems_that_decide_after_the_step(tiny_model) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from examples import demo
 
+from examples import demo
 from tests.test_docs import check_command
 
 SECONDS = 25  # of words that arrive at speaking speed

@@ -14,9 +14,9 @@ import torch
 from torch.distributed import HashStore
 
 from tests.conftest import tiny_config, toy_pairs, write_pairs
+from tests.engines import restless
 from tests.processes import Interrupt, die, in_a_process, leftovers
 from tests.streams import toy_model, toy_tokenizer
-from tests.test_decoder import restless
 from waitinfo.cli.app import main
 from waitinfo.distillation import distill as module
 from waitinfo.distillation.distill import DistillOptions, distill
@@ -24,7 +24,6 @@ from waitinfo.distillation.filters import Filters
 from waitinfo.distillation.mixing import Data
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel, save_model
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system
 from waitinfo.text.corpus import Corpus
@@ -32,6 +31,7 @@ from waitinfo.text.files import ParallelText, normalise
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.saving import LoadedModel, save_model
 from waitinfo.translation import file_translation
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import LineTranslator

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.commands import VERBS, parsed
-from waitinfo.model.bundled import bundled_models, find_model
 from waitinfo.systems import System
+from waitinfo.trained.folder import bundled_models, find_model
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages whose Python is run; commands and links are checked in all pages.

@@ -27,10 +27,10 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
 from waitinfo.evaluation.latency import Lags, degeneracy, yet_another_average_lagging
 from waitinfo.evaluation.output import FolderOutput
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.progress import Silent
 from waitinfo.streaming.translator import Translator
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 __all__ = ["loaded", "test_set"]  # fixtures
 

@@ -15,73 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
+from tests.engines import (
+    ENGINES,
+    MODELS,
+    NAMES,
+    EngineKind,
+    build,
+    recorded_engine,
+    sentences,
+    trickle,
+)
 from tests.oracle import dial_near, uncached_decode, uncached_decodes
-from tests.test_decoder import RejectOddTokens, restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import READ, WRITE, Engine
-from waitinfo.streaming.recorded import RecordedEngine, recordable
-from waitinfo.systems import SYSTEMS, System, build_system
+from waitinfo.systems import build_system
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import VocabularySpec, train_tokenizer
-
-NAMES = [*SYSTEMS, "reject-odd-tokens"]
-
-
-def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
-    system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
-    torch.manual_seed(3)
-    sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
-    model = Transformer(tiny_config(**sizes, **system.model_defaults, **changes)).double().eval()
-    with torch.no_grad():
-        for info in (model.source_info, model.target_info):
-            if info is not None:
-                info.quantizer.out.weight.mul_(6)
-    return restless(model), system
-
-
-MODELS = {name: build(name) for name in NAMES}
-ENGINES = [(name, Engine) for name in NAMES] + [
-    (name, RecordedEngine) for name in NAMES if recordable(*MODELS[name])
-]
-
-
-def trickle(
-    name: str,
-    sources: list[list[int]],
-    dials: list[float],
-    slots: int,
-    seed: int,
-    made: tuple[Transformer, System] | None = None,
-    kind: type = Engine,
-) -> list[Record]:
-    """Feed all sources to one engine, in random pieces at random times."""
-    model, system = made or MODELS[name]
-    engine = kind(model, system, slots=slots, capacity=max(map(len, sources)) + 2)
-    draw = random.Random(seed)
-    records = [Record() for _ in sources]
-    waiting = list(range(len(sources)))
-    draw.shuffle(waiting)
-    running: dict[int, int] = {}  # slot: source
-    given = dict.fromkeys(range(len(sources)), 0)
-    while waiting or running:
-        while waiting and engine.free and draw.random() < 0.6:
-            index = waiting.pop()
-            running[engine.open(dials[index])] = index
-        for slot, index in running.items():
-            left = len(sources[index]) - given[index]
-            if draw.random() < 0.5 and not engine.fed[slot]:
-                count = draw.randint(0, left)
-                piece = sources[index][given[index] : given[index] + count]
-                given[index] += count
-                engine.feed(slot, piece, complete=given[index] == len(sources[index]))
-        for event in engine.advance() if draw.random() < 0.5 else engine.run():
-            records[running[event.slot]].add(event)
-            if event.last:
-                engine.close(event.slot)
-                del running[event.slot]
-    return records
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,7 +46,7 @@ def test_the_oracle_gives_the_same_for_single_sentences(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), ENGINES)
-def test_random_arrivals_equal_the_uncached_oracle(name: str, kind: type) -> None:
+def test_random_arrivals_equal_the_uncached_oracle(name: str, kind: EngineKind) -> None:
     sources = [s[:7] for s in sentences(16, seed=11)]
     model, system = MODELS[name]
     draws = [random.Random(i).choice([1.0, 2.0, 4.0]) for i in range(len(sources))]
@@ -125,7 +75,7 @@ def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[i
     made = build(name, vocabulary=600)
     dials = [dial_near(made[1], 1.0 + i % 5) for i in range(len(real_sentences))]
     expected = uncached_decodes(*made, real_sentences, dials)
-    for kind in (Engine, RecordedEngine) if name == "wait-info" else (Engine,):
+    for kind in (Engine, recorded_engine) if name == "wait-info" else (Engine,):
         records = trickle(name, real_sentences, dials, slots=30, seed=7, made=made, kind=kind)
         for (tokens, path), record in zip(expected, records, strict=True):
             assert [event.token for event in record.writes] == tokens
@@ -135,7 +85,7 @@ def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[i
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(ENGINES), st.integers(1, 6), st.integers(0, 10**6))
 def test_other_streams_and_order_change_nothing(
-    engine: tuple[str, type], slots: int, seed: int
+    engine: tuple[str, EngineKind], slots: int, seed: int
 ) -> None:
     name, kind = engine
     sources = sentences(8, seed=seed % 50)
@@ -149,8 +99,8 @@ def test_other_streams_and_order_change_nothing(
         assert [e.info for e in a.writes] == pytest.approx([e.info for e in b.writes], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_running_totals_are_sums_of_infos(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_running_totals_are_sums_of_infos(kind: EngineKind) -> None:
     record = trickle("wait-info", sentences(1, seed=5), [2.0], 1, 0, kind=kind)[0]
     events = sorted([*record.reads, *record.writes], key=lambda e: (e.read, e.written))
     for event in events:
@@ -197,8 +147,8 @@ def test_waiting_input_is_encoded_in_one_pass(monkeypatch) -> None:
     assert passes == [(3, 6)]
 
 
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_a_new_dial_applies_from_the_next_decision(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_a_new_dial_applies_from_the_next_decision(kind: EngineKind) -> None:
     model, system = MODELS["wait-k"]
     engine = kind(model, system, slots=1, capacity=40)
     slot = engine.open(1.0)
@@ -236,8 +186,8 @@ def test_a_simultaneous_system_requires_a_causal_encoder() -> None:
         Engine(model, build_system("wait-k"))
 
 
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_tokens_outside_the_vocabulary_are_refused(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_tokens_outside_the_vocabulary_are_refused(kind: EngineKind) -> None:
     model, system = MODELS["multipath"]
     engine = kind(model, system, slots=1, capacity=8)
     slot, size = engine.open(1.0), model.config.source_vocabulary
@@ -251,8 +201,8 @@ def test_tokens_outside_the_vocabulary_are_refused(kind: type) -> None:
     assert [e.token for e in engine.run() if e.kind != WRITE][:2] == [5, size - 1]
 
 
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_slots_are_limited_and_reused(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_slots_are_limited_and_reused(kind: EngineKind) -> None:
     model, system = MODELS["multipath"]
     engine = kind(model, system, slots=2, capacity=8)
     first, second = engine.open(1.0), engine.open(1.0)

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
+from tests.engines import restless
 from tests.streams import live_delays
-from tests.test_decoder import restless
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import quality, timing
-from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing, evaluate_point
-from waitinfo.evaluation.output import FolderOutput
-from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point
+from waitinfo.evaluation.output import FolderOutput, UnfinishedPoint
+from waitinfo.evaluation.timing import Timing
 from waitinfo.evaluation.trace import word_trace
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel, load_model, save_model
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.saving import LoadedModel, load_model, save_model
 
 SENTENCES = [
     ("Ich gehe heute nach Hause.", "I am going home today."),
@@ -143,14 +143,14 @@ def test_an_unfinished_point_of_other_settings_is_neither_used_nor_lost(
 ) -> None:
     evaluation = Evaluation(loaded, test_set)
     other = Decoding(2.0, "allow")
-    partial = Partial(tmp_path, "wait-info-2", evaluation.settings(other))
+    partial = UnfinishedPoint(tmp_path, "wait-info-2", evaluation.settings(other))
     partial.add(0, Hypothesis([], [1], 1, [], [], True))
     point = evaluate_point(evaluation, Decoding(2.0), FolderOutput(tmp_path))
     assert point["empty"] == 0
     with pytest.raises(WaitinfoError, match="another process is evaluating this point"):
-        Partial(tmp_path, "wait-info-2", evaluation.settings(other))
+        UnfinishedPoint(tmp_path, "wait-info-2", evaluation.settings(other))
     partial.close()
-    assert len(Partial(tmp_path, "wait-info-2", evaluation.settings(other)).found) == 1
+    assert len(UnfinishedPoint(tmp_path, "wait-info-2", evaluation.settings(other)).found) == 1
 
 
 def test_later_requests_are_added_to_a_point(

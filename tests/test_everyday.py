@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_experiments import load_script
+from experiments import everyday as script
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.everyday import (
     Item,
@@ -21,10 +21,9 @@ from waitinfo.evaluation.everyday import (
     read_set,
     summary,
 )
-from waitinfo.model.bundled import bundled_models, find_model
-from waitinfo.model.folder import read_config
 from waitinfo.streaming.translator import load
 from waitinfo.text.identification import other_language
+from waitinfo.trained.folder import bundled_models, find_model, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 # By model, at K = 5: the least mean chrF and share of right translations, in percent. They are far
@@ -113,10 +112,10 @@ def test_every_bundled_model_has_a_floor() -> None:
 
 def test_the_script(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    script = ROOT / "experiments" / "everyday.py"
     done = subprocess.run(
-        [sys.executable, script, "--k", "3", "--spoken", "--show", "none", "--json", out],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "experiments.everyday", "--k", "3", "--spoken", "--show", "none",
+         "--json", out],
+        capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text("utf-8"))
@@ -127,8 +126,6 @@ def test_the_script(tmp_path: Path) -> None:
 
 
 # The table of examples
-
-script = load_script("everyday")
 
 
 def test_the_table_takes_sentences_at_equal_distances() -> None:
@@ -146,11 +143,11 @@ def test_the_table_goes_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- everyday de-en -->\nold\n<!-- end -->\nb <!-- end -->\n", "utf-8")
     for made in ("| x |\n", "| y |\n"):
-        script.put_into(page, "de-en", made)
+        script.refresh(page, "de-en", made)
         expected = f"a\n<!-- everyday de-en -->\n\n{made}\n<!-- end -->\nb <!-- end -->\n"
         assert page.read_text("utf-8") == expected
     with pytest.raises(SystemExit, match="page.md: has no place for the table"):
-        script.put_into(page, "en-de", "| x |\n")
+        script.refresh(page, "en-de", "| x |\n")
 
 
 @pytest.mark.parametrize("direction", ["de-en", "en-de"])

@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from experiments import run as runner
+from experiments.pages.tables import RESULTS, points_of
 from tests.commands import parsed
 from tests.conftest import toy_pairs
+from tests.experiment_commands import ROOT, check_commands, commands_of
 from waitinfo.cli.app import main
-from waitinfo.evaluation.points import read_file, read_points
+from waitinfo.evaluation.points import read_points
 
-ROOT = Path(__file__).resolve().parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses need their module there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "experiments")  # scripts import each other
-        spec.loader.exec_module(module)
-    return module
-
-
-runner = load_script("run")
-
-
-def commands_of(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> list[list[str]]:
-    """Arguments of every waitinfo command of an experiment."""
-    found: list[list[str]] = []
-    monkeypatch.setattr(runner.Runner, "call", lambda self, command, log: found.append(command))
-    monkeypatch.setattr(
-        sys, "argv", ["run.py", name, "DATA", "WORK", "RESULTS", "--dry-run", *options]
-    )
-    runner.main()
-    return [command[3:] for command in found if command[:3] == runner.WAITINFO]
-
-
-def check_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of an experiment is one that the command line takes."""
-    commands = commands_of(name, monkeypatch)
-    assert {command[0] for command in commands} >= {"train", "evaluate"}
-    for command in commands:
-        options = parsed(*command)
-        if command[0] == "train":
-            assert options["config"].exists() and options["settings"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,11 +37,10 @@ def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.M
             o = parsed(*command)
             dials = [float(k) for k in o["k"].split(",")] if o["k"] else [None]
             for k in dials:
-                made.add((o["run_name"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
+                made.add((o["run"], o["name"], o["source"].stem, k, o["ending"], o["beam"],
                           o["label"]))  # fmt: skip
     without_dial = {key[:3] for key in made if key[3] is None}
-    points = read_file(ROOT / "results" / name / "points.jsonl")
-    for point in points:
+    for point in points_of(RESULTS, name):
         if point["seed"] in (None, 1):
             start = point["run"], point["name"], point["set"]
             k = None if start in without_dial else point["k"]
@@ -87,8 +51,12 @@ def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.M
 def test_training_settings_in_results_match_the_experiment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = (ROOT / "results/de-en-ablations/runs.jsonl").read_text("utf-8").splitlines()
-    recorded = {run["run"]: run for run in map(json.loads, lines) if run["seed"] == 1}
+    lines = (RESULTS / "ablations" / "runs.jsonl").read_text("utf-8").splitlines()
+    recorded = {
+        run["run"]: run
+        for run in map(json.loads, lines)
+        if (run["experiment"], run["seed"]) == ("de-en-ablations", 1)
+    }
     trained = [c for c in commands_of("de-en-ablations", monkeypatch) if c[0] == "train"]
     assert len(trained) == len(recorded)
     for command in trained:
@@ -178,19 +146,20 @@ def test_a_small_experiment_from_text_to_points(
     }  # fmt: skip
     (line,) = (results / "runs.jsonl").read_text().splitlines()
     run = json.loads(line)
-    assert (run["run"], run["seed"], run["last"]["update"]) == ("small", 7, 4)
+    assert (run["experiment"], run["run"], run["seed"]) == ("toy", "small", 7)
+    assert run["last"]["update"] == 4
     assert run["validations"][-1]["update"] == 4 and run["settings"]["system"]["k_max"] == 4
     assert str(tmp_path) not in line  # records name no folders of a machine
-    before = (results / "points.jsonl").read_bytes()
+    before = (results / "toy.jsonl").read_bytes()
     calls.clear()
     runner.main()  # all points exist, so nothing is computed
-    assert not calls and (results / "points.jsonl").read_bytes() == before
-    (results / "points.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
+    assert not calls and (results / "toy.jsonl").read_bytes() == before
+    (results / "toy.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
     runner.main()  # one is missing
     assert calls == ["evaluate"] * 3 and len(read_points([results])) == 5
     calls.clear()
     shutil.rmtree(work / "models")
-    (results / "points.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[1:]))
+    (results / "toy.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[1:]))
     runner.main()  # the model is gone: a new one, and none of the old one's points
     assert calls == ["train", *["evaluate"] * 3]
     assert len({p["model"]["sha256"] for p in read_points([results])}) == 1

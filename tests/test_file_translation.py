@@ -17,8 +17,8 @@ from torch.distributed import HashStore
 from tests.processes import Interrupt, die, in_a_process, leftovers
 from tests.streams import lines_of_text, toy_model
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.translator import Translator
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation import file_translation
 from waitinfo.translation.decoding import SentenceDecoder, TranslationOptions
 from waitinfo.translation.file_translation import LineReader, survey, translate_file

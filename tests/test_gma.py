@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences
 from tests.oracle import batch_of
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import SourceView
 from waitinfo.model.info import cross_bias

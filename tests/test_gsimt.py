@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences, trickle
 from tests.oracle import batch_of, uncached_decodes
-from tests.test_decoder import restless, sentences
-from tests.test_engine import trickle
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder

@@ -24,15 +24,16 @@ FILES = {
 # Parts that each part may import, besides the small modules at the top.
 MAY_IMPORT = {
     "text": set(),
-    "model": {"text", "systems"},
+    "model": {"text"},
     "systems": {"model", "text"},
-    "streaming": {"model", "systems", "text"},
-    "translation": {"model", "streaming", "systems", "text"},
-    "distillation": {"model", "streaming", "systems", "text", "translation"},
-    "evaluation": {"model", "streaming", "systems", "text", "translation"},
-    "training": {"evaluation", "model", "streaming", "systems", "text", "translation"},
-    "analysis": {"evaluation", "model", "streaming", "systems", "text", "translation"},
-    "serving": {"model", "streaming", "systems", "text"},
+    "trained": {"model", "systems", "text"},
+    "streaming": {"model", "systems", "text", "trained"},
+    "translation": {"model", "streaming", "systems", "text", "trained"},
+    "distillation": {"model", "streaming", "systems", "text", "trained", "translation"},
+    "evaluation": {"model", "streaming", "systems", "text", "trained", "translation"},
+    "training": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
+    "analysis": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
+    "serving": {"model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
@@ -111,21 +112,6 @@ def test_parts_import_what_is_below_them(name: str) -> None:
                     assert part(other) in allowed, f"{module} imports {other}"
 
 
-def test_the_model_knows_systems_by_their_registry() -> None:
-    """Building a model needs no system; saving and loading it needs the system's class."""
-    users = {
-        module: set(imports(path, inside=False))
-        for module, path in FILES.items()
-        if part(module) == "model"
-    }
-    users = {m: {n for n in names if part(n) == "systems"} for m, names in users.items()}
-    known = {module: names for module, names in users.items() if names}
-    assert known == {
-        "waitinfo.model.config": {"waitinfo.systems"},
-        "waitinfo.model.saving": {"waitinfo.systems"},
-    }
-
-
 def test_the_core_needs_four_packages() -> None:
     for module, path in FILES.items():
         name = part(module)
@@ -162,7 +148,7 @@ def test_nothing_is_imported_in_a_circle() -> None:
     "module",
     [m for m in FILES if part(m) == "text"]
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
-    + ["waitinfo.model.bundled", "waitinfo.model.sizes", "waitinfo.training.display"]
+    + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
     + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
     + [m for m in FILES if part(m) == "client"],
 )
@@ -200,7 +186,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
     found = without_torch("""
         import waitinfo
         from waitinfo.systems import SYSTEMS
-        from waitinfo.model.bundled import bundled_models
+        from waitinfo.trained.folder import bundled_models
         print(waitinfo.__version__, *dir(waitinfo), *SYSTEMS, *bundled_models())
     """)
     assert {"load", "Translator", "wait-info", "de-en"} <= set(found.split())

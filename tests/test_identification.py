@@ -14,7 +14,6 @@ import pytest
 
 from tests.streams import toy_model
 from waitinfo.cli.app import main
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.translator import Translator, load
 from waitinfo.text.common_words import NAMES, WORDS
 from waitinfo.text.identification import (
@@ -24,6 +23,7 @@ from waitinfo.text.identification import (
     other_language,
 )
 from waitinfo.text.languages import Languages
+from waitinfo.trained.saving import LoadedModel
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -10,24 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import chain
+from experiments import run as runner
+from experiments.pages import ingredients as gains
+from experiments.paper import make
 from tests.commands import parsed
-from tests.test_experiments import (
-    ROOT,
-    check_commands,
-    commands_of,
-    load_script,
-    runner,
-)
+from tests.experiment_commands import ROOT, check_commands, commands_of
 from waitinfo.config import apply_settings, from_mapping
 from waitinfo.evaluation.points import Point
 from waitinfo.model.config import ModelConfig
 from waitinfo.training.config import RunConfig
 
-NAME = "ingredients/ingredients"
+NAME = "ingredients/de-en-ingredients"
 FOLDER = ROOT / "experiments" / "ingredients"
-make = load_script("paper/make")
-chain = load_script("chain")
-gains = load_script("gains")
 
 
 def test_every_command_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
 from tests.test_native import FOUND
-from waitinfo.model import Transformer, integer
-from waitinfo.model.inputs import CENTER, REPEATED, Preparation, Rounding
-from waitinfo.model.integer import IntegerLinear
-from waitinfo.model.measuring import CENTER_STEP, REPEATS, measure_inputs
+from waitinfo.model import Transformer
+from waitinfo.model.integers import matrix as products
+from waitinfo.model.integers.matrix import IntegerLinear
+from waitinfo.model.integers.packing import (
+    CENTER,
+    CENTER_STEP,
+    REPEATED,
+    REPEATS,
+    Preparation,
+    Rounding,
+    measure_inputs,
+    quantize,
+)
 from waitinfo.model.native import KINDS, NativeMatrix
-from waitinfo.model.native.kernels import Library
-from waitinfo.model.quantize import quantize
+from waitinfo.model.native.library import Library
 
 
 def prepared(center: list[float], repeated: list[int]) -> Preparation:
@@ -70,7 +78,7 @@ def test_kernels_give_the_bits_of_torch(
         code = Library(FOUND[-1], kind)
     except ValueError:
         pytest.skip(f"this CPU has no {kind}")
-    monkeypatch.setattr(integer, "find_kernels", lambda: None)
+    monkeypatch.setattr(products, "find_kernels", lambda: None)
     torch.manual_seed(inputs)
     how = draw(inputs, repeats)
     weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)

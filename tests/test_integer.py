@@ -10,18 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines import NAMES, build, sentences, trickle
 from tests.oracle import dial_near, uncached_decodes
-from tests.test_decoder import sentences
-from tests.test_engine import NAMES, build, trickle
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import Transformer, exact, integer
-from waitinfo.model.bundled import find_model
-from waitinfo.model.conversion import integer_model
-from waitinfo.model.integer import IntegerEmbedding, IntegerLinear
-from waitinfo.model.measuring import measure_inputs
-from waitinfo.model.quantize import quantize
-from waitinfo.model.saving import load_model, save_model
+from waitinfo.model import Transformer
+from waitinfo.model.integers import exact
+from waitinfo.model.integers import matrix as products
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.matrix import IntegerEmbedding, IntegerLinear
+from waitinfo.model.integers.packing import measure_inputs, quantize
 from waitinfo.systems import System
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model, save_model
 
 
 def integers(model: Transformer, prepared: bool = False) -> Transformer:
@@ -50,14 +50,14 @@ def test_products_are_exact(
 ) -> None:
     """Against int64, at the largest sums there can be too; by every way to multiply."""
     if ways != "native":
-        monkeypatch.setattr(integer, "find_kernels", lambda: None)
-    elif integer.find_kernels() is None:
+        monkeypatch.setattr(products, "find_kernels", lambda: None)
+    elif products.find_kernels() is None:
         pytest.skip("the kernels were not built, or not for this CPU")
     for way in ("packed", "plain"):
         check = {"packed": "packed_product_works", "plain": "integer_product_works"}[way]
         if way not in ways:
-            monkeypatch.setattr(integer, check, lambda: False)
-        elif not getattr(integer, check)():
+            monkeypatch.setattr(products, check, lambda: False)
+        elif not getattr(products, check)():
             pytest.skip(f"this CPU has no exact {way} product")
     torch.manual_seed(inputs)
     left = torch.randint(0, 256, (rows, inputs)) - (0 if positive else 128)
@@ -66,7 +66,7 @@ def test_products_are_exact(
     left[0], weight[0] = left.max(), 127
     left[-1], weight[1] = left.min(), -127
     factor = torch.rand(24)
-    found = integer.IntegerMatrix(weight, factor, None, positive).multiply(left.float())
+    found = products.IntegerMatrix(weight, factor, None, positive).multiply(left.float())
     assert torch.equal(found, (left @ weight.long().t()).float() * factor)
 
 

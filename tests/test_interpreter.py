@@ -11,10 +11,9 @@ import pytest
 
 from tests.oracle import uncached_decodes
 from waitinfo.cli.app import main
-from waitinfo.model.bundled import DEFAULT, BundledModel, bundled_models, find_model
-from waitinfo.model.folder import read_config
-from waitinfo.model.saving import load_model
 from waitinfo.streaming.translator import Translator, load
+from waitinfo.trained.folder import DEFAULT, BundledModel, bundled_models, find_model, read_config
+from waitinfo.trained.saving import load_model
 
 ROOT = Path(__file__).parent.parent
 PAIRS = {

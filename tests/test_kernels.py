@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ if not (torch.cuda.is_available() or INTERPRETED):
     pytest.skip("without a GPU the kernels need TRITON_INTERPRET=1", allow_module_level=True)
 kernels = pytest.importorskip("waitinfo.model.kernels", reason="Triton is not installed")
 fuse = pytest.importorskip("waitinfo.training.fusing").fuse
-residual, feed_forward = kernels.residual, kernels.feed_forward
+of_layers = kernels.layers
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
@@ -123,11 +124,11 @@ def test_attention_where_nothing_is_visible() -> None:
 
 @pytest.mark.parametrize(("rows", "width"), [(5, 512), (7, 96)])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("programs", [residual.NORM_PROGRAMS, 3])
+@pytest.mark.parametrize("programs", [of_layers.NORM_PROGRAMS, 3])
 def test_add_norm(
     rows: int, width: int, dropout: float, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residual, "NORM_PROGRAMS", programs)  # few: each takes several blocks
+    monkeypatch.setattr(of_layers, "NORM_PROGRAMS", programs)  # few: each takes several blocks
     torch.manual_seed(1)
     x, y = draw(3, rows, width, dtype=torch.float32), draw(3, rows, width)
     shift, weight, bias = (draw(width, dtype=torch.float32) for _ in range(3))
@@ -151,9 +152,9 @@ def test_dropout_falls_elsewhere_each_time() -> None:
     assert not torch.equal(once, again)
 
 
-@pytest.mark.parametrize("programs", [feed_forward.RELU_PROGRAMS, 3])
+@pytest.mark.parametrize("programs", [of_layers.RELU_PROGRAMS, 3])
 def test_linear_relu(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_forward, "RELU_PROGRAMS", programs)
+    monkeypatch.setattr(of_layers, "RELU_PROGRAMS", programs)
     torch.manual_seed(1)
     x, weight, bias = draw(3, 30, 64), draw(600, 64), draw(600)
     expected = F.relu(x.double() @ weight.double().T + bias.double())
@@ -188,7 +189,7 @@ def test_monotonic_attention(targets: int, sources: int, scale: float) -> None:
 def test_sum_parts(rows: int, width: int) -> None:
     torch.manual_seed(1)
     parts = torch.randn(rows, width, device=DEVICE)
-    close(kernels.sums.sum_parts(parts), parts.double().sum(0))
+    close(of_layers.sum_parts(parts), parts.double().sum(0))
 
 
 def small_model(name: str, norm: str = "post", layers: int = 1) -> tuple[System, Transformer]:
@@ -201,12 +202,14 @@ def small_model(name: str, norm: str = "post", layers: int = 1) -> tuple[System,
     return system, Transformer(config).to(DEVICE).eval()  # MMA draws noise in training
 
 
-def loss_of(system: System, model: Transformer) -> Tensor:
+def loss_of(
+    system: System, model: Transformer, before_loss: Callable[[], None] | None = None
+) -> Tensor:
     """The loss of two made-up pairs, in the kernels' precision."""
     pairs = [([4, 9, 30], [7, 41, 8, 22, 5]), ([11, 6, 49, 17, 25], [33, 12])]
     batch = batch_of(pairs).to(torch.device(DEVICE))
-    if model.before_loss is not None:
-        model.before_loss()
+    if before_loss is not None:
+        before_loss()
     exact = next(model.parameters()).dtype == torch.float64
     with torch.autocast(DEVICE, torch.bfloat16, enabled=not (INTERPRETED or exact)):
         return system.loss(model, batch, LossContext(10, random.Random(1), 0.1)).total
@@ -216,8 +219,8 @@ def loss_of(system: System, model: Transformer) -> Tensor:
 def test_a_loss_keeps_nothing_of_the_one_before(name: str) -> None:
     """Or a CUDA graph would be recorded into another stream's gradients."""
     system, model = small_model(name)
-    fuse(model, DTYPE)
-    total = loss_of(system, model)
+    before_loss = fuse(model, DTYPE)
+    total = loss_of(system, model, before_loss)
     fired: list[object] = []
     for parameter in model.parameters():  # hooks at the ends of this loss's graph
         get_gradient_edge(parameter).node.register_prehook(fired.append)
@@ -225,7 +228,7 @@ def test_a_loss_keeps_nothing_of_the_one_before(name: str) -> None:
     del total
     assert fired
     fired.clear()
-    loss_of(system, model).backward()
+    loss_of(system, model, before_loss).backward()
     assert not fired
 
 
@@ -251,11 +254,11 @@ def operations(total: Tensor) -> set[str]:
 def test_a_fused_model_computes_the_same(name: str, norm: str, layers: int) -> None:
     system, fused = small_model(name, norm, layers)
     plain = copy.deepcopy(fused).double()
-    fuse(fused, DTYPE)
+    before_loss = fuse(fused, DTYPE)
     assert fused.token_terms is kernels.token_terms
     found, used = [], []
-    for model in (fused, plain):
-        total = loss_of(system, model)
+    for model, before in ((fused, before_loss), (plain, None)):
+        total = loss_of(system, model, before)
         used.append(operations(total))
         total.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]

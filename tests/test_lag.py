@@ -20,7 +20,13 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.calibrate import default_dials, measured_lag
 from waitinfo.evaluation.latency import length_adaptive_average_lagging
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.calibration import (
+from waitinfo.streaming.decoder import Decoder, Schedule
+from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import GAIN, SPAN, LagController, LagMeter, WordCount, mean_lag
+from waitinfo.streaming.scheduler import HISTORY
+from waitinfo.streaming.stream import Stream
+from waitinfo.systems import SYSTEMS, build_system
+from waitinfo.trained.calibration import (
     FILE,
     Calibration,
     CalibrationPoint,
@@ -28,12 +34,6 @@ from waitinfo.model.calibration import (
     read_calibration,
     write_calibration,
 )
-from waitinfo.streaming.decoder import Decoder, Schedule
-from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import GAIN, SPAN, LagController, LagMeter, WordCount, mean_lag
-from waitinfo.streaming.scheduler import HISTORY
-from waitinfo.streaming.stream import Stream
-from waitinfo.systems import SYSTEMS, build_system
 
 
 def calibration(whole: bool = False, slope: float = 1.0, pace: float = 1.0) -> Calibration:

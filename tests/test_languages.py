@@ -10,11 +10,10 @@ import pytest
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import bundled_models
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import load_model, save_model
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.trained.folder import bundled_models, fingerprint
+from waitinfo.trained.saving import load_model, save_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

@@ -23,13 +23,13 @@ import torch
 from tests.conftest import write_pairs
 from tests.oracle import batch_of
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
-from waitinfo.model.saving import load_model
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.text.special import BOS
+from waitinfo.trained.saving import load_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

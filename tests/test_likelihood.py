@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from waitinfo.model.likelihood import linear_log_probability
+from waitinfo.model.loss import linear_log_probability
 
 
 def case(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

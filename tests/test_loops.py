@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,8 @@ from tests.oracle import literal_loop
 from tests.streams import some_text, toy_model
 from waitinfo import Translator
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.streaming.engine.loops import LoopWatch, Repeats, first_loop
+from waitinfo.streaming.engine.loops import RepeatCounts, first_loop, last_runs
+from waitinfo.streaming.engine.slots import Slots
 from waitinfo.text.special import EOS
 
 few = st.lists(st.integers(4, 6), max_size=60)
@@ -24,13 +27,26 @@ def test_equals_the_definition(
     start: list[int], source: list[int], length: int, times: int
 ) -> None:
     written = start + (start[:length] or [4]) * times
-    places = range(len(written))
-    literal = [literal_loop(written[: n + 1], source) for n in places]
-    watch = LoopWatch()
-    more = [*source, 99, 99, 99]
-    assert [watch.loops(written[:n], written[n], more, len(source)) for n in places] == literal
-    assert LoopWatch().loops(written[:-1], written[-1], more, len(source)) == literal[-1]
+    literal = [literal_loop(written[: n + 1], source) for n in range(len(written))]
     assert first_loop(written, source) == (literal.index(True) if any(literal) else None)
+
+
+@given(few, few, st.integers(1, 6), st.integers(1, 12))
+def test_a_slot_equals_the_definition(
+    start: list[int], source: list[int], length: int, times: int
+) -> None:
+    """Also beside what was not read yet, and after the slot was used before."""
+    written = start + (start[:length] or [4]) * times
+    slots = Slots(2, 160)
+    slots.feed(1, [4] * 40, complete=False)
+    slots.reset(1, 1.0)
+    slots.feed(1, [*source, 99, 99, 99], complete=False)
+    slots.read[1] = len(source)
+    for place, token in enumerate(written):
+        runs = slots.runs_after(1, token)
+        assert slots.loops(1, runs) == literal_loop(written[: place + 1], source)
+        slots.write(1, token, 0.0, runs, last=False)
+    assert slots.runs[1].tolist() == last_runs(np.array(written)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -60,9 +76,9 @@ def test_examples(words: str, source: str, loop: bool) -> None:
 )
 def test_repeats(tokens: list[int], times: int) -> None:
     """Five tokens are "very, very, very"."""
-    counted = Repeats()
-    counted.extend(tokens)
-    assert counted.most == times
+    counts, every = RepeatCounts(1, 10), np.array([[*tokens, 0]])
+    counts.extend(every, np.zeros(1, np.int64), np.array([len(tokens)]))
+    assert counts.most[0, len(tokens)] == times
 
 
 @pytest.fixture
@@ -70,25 +86,25 @@ def looping() -> Translator:
     """A model that writes the same two tokens for ever, whatever it reads."""
     loaded = toy_model()
     translator = Translator(loaded, streams=4, capacity=48)
-    target = translator._scheduler.engine.target
+    target: Any = translator._scheduler.engine.backend
     logits = loaded.model.logits
 
     def stuck(states: torch.Tensor) -> torch.Tensor:
         found = logits(states)
-        found[:, 40 + target.stuck % 2] = 1e6  # type: ignore[attr-defined]
+        found[:, 40 + target.stuck % 2] = 1e6
         return found
 
-    step = target.step
+    compute = target._compute
 
-    def counting(rows: torch.Tensor, policy: object) -> object:
-        target.stuck = int(policy.written[0])  # type: ignore[attr-defined]
+    def counting(rows: object, standing: Any, forced: object) -> object:
+        target.stuck = int(standing.written[0])
         loaded.model.logits = stuck
         try:
-            return step(rows, policy)
+            return compute(rows, standing, forced)
         finally:
             del loaded.model.logits
 
-    target.step = counting
+    target._compute = counting
     return translator
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences
 from tests.oracle import batch_of, uncached_decodes
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial

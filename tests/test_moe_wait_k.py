@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engines import restless, sentences
 from tests.oracle import batch_of, uncached_decode
-from tests.test_decoder import restless, sentences
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.attention import Memory, SourceView, merge_heads
 from waitinfo.model.info import cross_bias
-from waitinfo.model.saving import load_model
 from waitinfo.model.tensors import read_tensors
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system
 from waitinfo.systems.moe_wait_k import ExpertAttention, spread_lags
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.trained.saving import load_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines import recorded_engine
 from tests.streams import WORDS, record, toy_model
 from tests.test_lag import calibration
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
-from waitinfo.streaming.recorded import RecordedEngine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.stream import Stream
 from waitinfo.text.special import EOS
@@ -128,7 +128,7 @@ def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine for GPUs begins windows in the same way."""
     monkeypatch.setattr(
         "waitinfo.streaming.translator.new_engine",
-        lambda *given: RecordedEngine(*given[:6]),
+        lambda *given: recorded_engine(*given[:6]),
     )
     server = translator("wait-info")
     assert interrupt_everywhere(server, plain(3, 15), "none:8", every=6, k=2.0) >= 2

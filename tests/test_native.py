@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from tests.test_integer import integers
-from waitinfo.model import ModelConfig, Transformer, conversion, integer, native
+from waitinfo.model import ModelConfig, Transformer, native
+from waitinfo.model.integers import conversion
+from waitinfo.model.integers import matrix as products
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels
-from waitinfo.model.native.kernels import Library
-from waitinfo.model.native.memory import CHUNK, weight_memory
-from waitinfo.model.native.threads import divide, run
+from waitinfo.model.native.library import Library, divide, run
+from waitinfo.model.native.weights import CHUNK, weight_memory
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.engine.native import NativeWriter
+from waitinfo.streaming.engine.compiled import NativeBackend
 from waitinfo.systems import build_system
 from waitinfo.text.special import BOS
 
@@ -108,7 +109,7 @@ def both(
         made.state_dict()[damaged].fill_(torch.nan)
     found = []
     for kernels in (code, None):
-        for module in (integer, conversion):
+        for module in (products, conversion):
             monkeypatch.setattr(module, "find_kernels", lambda kernels=kernels: kernels)
         found.append(integers(made, prepared))
     assert found[0].native is not None and found[1].native is None
@@ -253,8 +254,8 @@ def test_a_pass_that_finds_no_memory_keeps_what_it_has(
     both: tuple[Transformer, Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(both[0], build_system("adaptive-wait-k"), slots=20, capacity=20)
-    assert isinstance(engine.target, NativeWriter)
-    writing, zeros = engine.target.writing, np.zeros
+    assert isinstance(engine.backend, NativeBackend)
+    writing, zeros = engine.backend.writing, np.zeros
     before = dict(writing.arrays)
 
     def without_room_for_scores(shape: tuple[int, ...], kind: type) -> np.ndarray:
@@ -293,7 +294,7 @@ def test_shifted_slots_equal_those_of_torch(both: tuple[Transformer, Transformer
         events = engine.run()
         weights = [engine.alignment(slot) for slot in slots]
         for slot, drop in zip(slots, (0, 7, 12), strict=True):
-            engine.shift(slot, 2.0, drop, len(engine.state.targets[slot]) * drop // 20)
+            engine.shift(slot, 2.0, drop, engine.state.written.item(slot) * drop // 20)
             engine.feed(slot, [30, 31, 32], complete=True)
         records.append(([*events, *engine.run()], weights))
     assert records[0][0] == records[1][0]
@@ -337,14 +338,14 @@ def test_the_bias_of_cross_attention(both: tuple[Transformer, Transformer]) -> N
     """Against the logarithm in float64, also of info at its limits and beyond."""
     model = both[0]
     engine = Engine(model, build_system("wait-info"), slots=1, capacity=2000)
-    assert isinstance(engine.target, NativeWriter) and engine.target.next_info is not None
+    assert isinstance(engine.backend, NativeBackend) and engine.backend.next_info is not None
     draw = np.random.default_rng(0)
     theirs = np.concatenate([2 * draw.random(1990), [0, 1, 2, 2.5, -0.5, np.nan]])
-    engine.source.info[0, : len(theirs)] = torch.from_numpy(theirs).float()
+    engine.backend.info[0, : len(theirs)] = torch.from_numpy(theirs).float()
     for info in (0.0, 0.3, 1.0, 2.0):
-        engine.target.next_info[0] = info
-        engine.target.writing(np.array([0]), np.array([len(theirs)]))
-        bias = engine.target.writing.arrays["bias"][0, : len(theirs)]
+        engine.backend.next_info[0] = info
+        engine.backend.writing(np.array([0]), np.array([len(theirs)]))
+        bias = engine.backend.writing.arrays["bias"][0, : len(theirs)]
         weight = np.float32(2) - np.abs(np.float32(info) - theirs.astype(np.float32))
         weight = np.maximum(weight, np.float32(1e-4))
         assert np.array_equal(bias, np.log(weight.astype(float)).astype(np.float32), equal_nan=True)

@@ -16,19 +16,22 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.pages import __main__ as drawing
+from experiments.pages import analyses, claims, figures, leads
+from experiments.pages.tables import RESULTS, points_of
+from experiments.paper import make, switched
 from tests.commands import parsed
+from tests.experiment_commands import ROOT, check_commands, runner
 from tests.test_curves import point
-from tests.test_experiments import ROOT, check_commands, load_script, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import load_model
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import load_model
 
 PAPER = ROOT / "experiments" / "paper"
 EXPERIMENTS = sorted(
     f"paper/{path.stem}" for path in PAPER.glob("*.toml") if path.stem != "targets"
 )
-make = load_script("paper/make")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -49,7 +52,7 @@ def test_every_stage_of_a_target_exists(target: str, tmp_path: Path) -> None:
     for job in maker.others(stages):
         if job.command[1:4] == ["-m", "waitinfo", "analyse"]:
             assert parsed(*job.command[3:])["out"].is_relative_to(tmp_path)
-        else:
+        elif job.command[1] != "-m":
             assert Path(job.command[1]).exists()
 
 
@@ -90,7 +93,13 @@ def test_stages_are_done_once_and_continue(tmp_path: Path) -> None:
 
 def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
     """Shared runs once, all seeds of a run together, finished ones not at all."""
-    stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [1, 2]}
+    stage = {
+        "experiment": "multi30k-ablations",
+        "results": "ablations",
+        "data": "x",
+        "minutes": 1.0,
+        "seeds": [1, 2],
+    }
     stages = [
         {**stage, "turn": 2, "runs": "full"},
         {**stage, "turn": 1, "runs": "wait-info,zeta-source"},
@@ -110,9 +119,8 @@ def test_no_target_begins_a_published_run_again(tmp_path: Path) -> None:
     published = make.Maker(tmp_path, tmp_path, ROOT / "results")
     for target in make.read_targets().values():
         for stage in (stage for stage in target["stages"] if "experiment" in stage):
-            name = stage.get("results", stage["experiment"])
-            path = ROOT / "results" / name / "points.jsonl"
-            found = read_points([path]) if path.exists() else []
+            name = make.short_name(stage)
+            found = points_of(RESULTS, name)
             for run, seed in ((r, s) for r in stage["runs"].split(",") for s in stage["seeds"]):
                 some = any(p["run"] == run and p["seed"] in (None, seed) for p in found)
                 assert published.scored(stage, run, seed) == some, (name, run, seed)
@@ -122,16 +130,17 @@ def test_own_results_beside_published_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run of one's own, 10 BLEU lower: it is drawn, and only the figures it is in are printed."""
-    claims, summary = load_script("paper/claims"), load_script("summary")
-    monkeypatch.setattr(sys.modules["figures"], "MINE", mine := [])
-    monkeypatch.setattr(sys.modules["analysed"], "MINE", mine)
+    monkeypatch.setattr(figures, "MINE", mine := [])
     monkeypatch.setattr(claims, "MINE", mine)
-    published = (ROOT / "results" / "multi30k-ablations" / "points.jsonl").read_text("utf-8")
+    published = (RESULTS / "ablations" / "multi30k-ablations.jsonl").read_text("utf-8")
     own = [p for p in map(json.loads, published.splitlines()) if p["run"] == "lambda-1"]
     lower = [{**p, "quality": {**p["quality"], "BLEU": p["quality"]["BLEU"] - 10}} for p in own]
-    folder = tmp_path / "multi30k-ablations"
+    folder = tmp_path / "ablations"
     folder.mkdir()
-    folder.joinpath("points.jsonl").write_text("".join(json.dumps(p) + "\n" for p in lower))
+    own_file = folder / "multi30k-ablations.jsonl"
+    folder.joinpath("multi30k-ablations.jsonl").write_text(
+        "".join(json.dumps(p) + "\n" for p in lower)
+    )
     before = claims.claims()
     monkeypatch.setattr(sys, "argv", ["claims.py", "--results", str(tmp_path)])
     claims.main()
@@ -148,23 +157,31 @@ def test_own_results_beside_published_ones(
     more = [{**p, "run": "wait-info", "name": "wait-info", "seed": 4} for p in lower]
     for kept in (lower[:3], more):
         text = "".join(json.dumps(p) + "\n" for p in kept)
-        folder.joinpath("points.jsonl").write_text(text)
+        own_file.write_text(text)
         claims.main()
         mine.clear()
     assert "no figure differs" in capsys.readouterr().out
-    folder.joinpath("points.jsonl").write_text("".join(json.dumps(p) + "\n" for p in lower))
-    monkeypatch.setattr(sys, "argv", ["summary.py", str(tmp_path)])
-    summary.main()
+    folder.joinpath("multi30k-ablations.jsonl").write_text(
+        "".join(json.dumps(p) + "\n" for p in lower)
+    )
+    monkeypatch.setattr(sys, "argv", ["pages", str(tmp_path)])
+    drawing.main()
     assert capsys.readouterr().out.split() == [
-        "multi30k-ablations/table.md", "multi30k-ablations/curves.svg",
+        "ablations/multi30k-ablations.md#multi30k-ablations", "ablations/multi30k-ablations.svg",
     ]  # fmt: skip
     last = [p["quality"]["BLEU"] for p in lower if p["k"] == 11]  # of three seeds
-    assert f"{np.mean(last):.2f}" in (folder / "table.md").read_text("utf-8")
-    assert "<svg" in (folder / "curves.svg").read_text("utf-8")
+    assert f"{np.mean(last):.2f}" in (folder / "multi30k-ablations.md").read_text("utf-8")
+    assert "<svg" in (folder / "multi30k-ablations.svg").read_text("utf-8")
 
 
 def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
-    stage = {"experiment": "multi30k-ablations", "data": "x", "minutes": 1.0, "seeds": [2]}
+    stage = {
+        "experiment": "multi30k-ablations",
+        "results": "ablations",
+        "data": "x",
+        "minutes": 1.0,
+        "seeds": [2],
+    }
     stages = [
         {**stage, "turn": 2, "runs": "full"},
         {**stage, "turn": 1, "runs": "wait-info,full", "seeds": [1]},
@@ -176,7 +193,14 @@ def test_a_corpus_is_prepared_once(tmp_path: Path) -> None:
 
 
 def test_finished_runs_need_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = {"experiment": "en-vi", "data": "x", "minutes": 1.0, "seeds": [1, 2], "turn": 1}
+    stage = {
+        "experiment": "en-vi",
+        "results": "systems",
+        "data": "x",
+        "minutes": 1.0,
+        "seeds": [1, 2],
+        "turn": 1,
+    }
     stages = [{**stage, "runs": "wait-info"}, {**stage, "runs": "full,multipath"}]
     done = {("wait-info", 1), ("wait-info", 2), ("full", 1)}
     monkeypatch.setattr(make.Maker, "scored", lambda _, stage, run, seed: (run, seed) in done)
@@ -188,8 +212,7 @@ def test_finished_runs_need_no_corpus(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
     """By hand: 30 at AL 2 and 34 at AL 6, over curves of 29 to 35 and of constant 31."""
-    load_script("paper/claims")  # and what it imports
-    leads, catch_up = sys.modules["leads"], "multipath-by-catch-up-of-6"
+    catch_up = "multipath-by-catch-up-of-6"
     heights = {
         "own": {2: 30, 6: 34}, "multipath": {2: 29, 6: 35}, catch_up: {2: 31, 4: 31, 6: 31},
     }  # fmt: skip
@@ -206,8 +229,7 @@ def test_a_lead_is_over_the_best_curve_at_each_latency() -> None:
 
 def test_a_lead_is_not_looked_for_beside_a_steep_curve() -> None:
     """By hand: 26 everywhere, over 20 and 25 at AL 1 and 2, then 25.5 at AL 3 and 6."""
-    load_script("paper/claims")
-    leads, catch_up = sys.modules["leads"], "multipath-by-catch-up-of-6"
+    catch_up = "multipath-by-catch-up-of-6"
     others = {1: 20, 2: 25, 3: 25.5, 6: 25.5}
     heights = {"own": {1: 26, 6: 26}, "multipath": others, catch_up: others}
     found = [
@@ -224,18 +246,16 @@ def test_a_lead_is_not_looked_for_beside_a_steep_curve() -> None:
 
 def test_early_stops_at_equal_latency() -> None:
     """By hand: 30% at AL 1 and 10% at AL 3 are 20% at AL 2; a second seed has 40%."""
-    load_script("paper/claims")
     found = [
         {**point("own", al, al, 30), "seed": seed, "early_stop": share}
         for seed, shares in ((1, {1: 0.3, 3: 0.1}), (2, {1: 0.5, 3: 0.3}))
         for al, share in shares.items()
     ]
-    assert sys.modules["figures"].early_at(found, ["own", "own"], [2, 3]) == "30, 20% and 30, 20%"
+    assert figures.early_at(found, ["own", "own"], [2, 3]) == "30, 20% and 30, 20%"
 
 
 def test_differences_of_all_changes_together() -> None:
     """Three systems and four seeds, against least squares with an effect for each."""
-    claims = load_script("paper/claims")
     names = ("wait-info", "zeta-source", "zeta-target")
     scores = np.array([[30, 31, 29, 32], [33, 33, 31, 34], [30, 32, 30, 31]], float)
     found = [
@@ -333,7 +353,7 @@ def test_points_of_the_authors_code(tmp_path: Path) -> None:
         writer = csv.DictWriter(stream, ["k", *row])
         writer.writeheader()
         writer.writerows([{**row, "k": 1}, {**row, "k": 3, "al": 3.5, "bleu": 40}])
-    script("authors", tmp_path / "table.csv", tmp_path, tmp_path / "out")
+    script("authors", tmp_path / "table.csv", tmp_path, tmp_path / "out" / "authors-code.jsonl")
     (curve,) = make_curves(read_points([tmp_path / "out"]), "paper.AL", "BLEU")
     assert (curve.name, curve.xs, curve.ys) == ("authors-wait-info", [1.7, 3.5], [38.5, 40])
 
@@ -347,9 +367,9 @@ def test_numbers_of_an_analysis_are_collected_without_text(tmp_path: Path) -> No
     for name, numbers in (("ratio", {"a": 1.23456789}), ("case", case)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"facts": facts, name: numbers}))
     for _ in range(2):
-        script("collect", tmp_path, tmp_path / "out")
-    script("collect", tmp_path, tmp_path / "out", "--name", "de-en")
-    text = (tmp_path / "out" / "measurements.json").read_text()
+        script("collect", tmp_path, tmp_path / "out" / "x.json")
+    script("collect", tmp_path, tmp_path / "out" / "x.json", "--name", "de-en")
+    text = (tmp_path / "out" / "x.json").read_text()
     found = json.loads(text)
     assert set(found) == {"news", "de-en"} and found["news"] == found["de-en"]
     assert found["news"]["facts"] == facts and found["news"]["ratio"] == {"a": 1.23457}
@@ -360,8 +380,9 @@ def test_numbers_of_an_analysis_are_collected_without_text(tmp_path: Path) -> No
 
 
 def test_a_model_is_copied_with_a_switch_changed(tmp_path: Path) -> None:
-    script = load_script("paper/switched")
-    script.switched("de-en", tmp_path / "copy", dict([script.change("info_self_attention=false")]))
+    switched.switched(
+        "de-en", tmp_path / "copy", dict([switched.change("info_self_attention=false")])
+    )
     one, other = (
         load_model(path, "cpu").model for path in (find_model("de-en"), tmp_path / "copy")
     )
@@ -369,15 +390,14 @@ def test_a_model_is_copied_with_a_switch_changed(tmp_path: Path) -> None:
     assert all(torch.equal(one.weights()[name], w) for name, w in other.weights().items())
     for wrong in ("info_dropout=false", "info_self_attention=0", "info_self_attention"):
         with pytest.raises(argparse.ArgumentTypeError, match="give one of info_self_attention"):
-            script.change(wrong)
+            switched.change(wrong)
 
 
 def test_where_differences_lie() -> None:
     def at(latency: float, difference: float, p: float) -> dict[str, float]:
         return {"latency": latency, "difference": difference, "p": p}
 
-    load_script("paper/claims")
-    span = sys.modules["analysed"].span
+    span = analyses.span
     found = [at(3, 0.51, 0.01), at(4, -0.22, 0.3), at(5.5, 0.1, 0.04)]
     assert span(found, "word.LAAL") == "−0.2 to +0.5, significant at LAAL 3, 5.5"
     assert span(found[1:2], "paper.AL") == "−0.2, significant nowhere"
@@ -393,8 +413,7 @@ def test_leads_of_two_analyses_are_over_the_best_of_both() -> None:
         ]  # fmt: skip
         return {"significance": {"against": against}}
 
-    load_script("paper/claims")
-    lead = sys.modules["leads"].lead_on_same_weights
+    lead = leads.lead_on_same_weights
     one, other = analysed({3: 0.5, 4: 0.4}, {4: 0.9}), analysed({4: -0.2, 5: -3})
     assert lead(one) == "+0.4 to +0.5, largest: +0.5 (−0.5 to +1.5) at AL 3"
     assert lead(one, other) == "−0.2 to +0.5, largest: +0.5 (−0.5 to +1.5) at AL 3"
@@ -402,7 +421,7 @@ def test_leads_of_two_analyses_are_over_the_best_of_both() -> None:
 
 def test_the_authors_points_belong_to_our_test_set() -> None:
     """Their captions are those of results/multi30k, so that both can be compared."""
-    points = read_points([ROOT / "results/multi30k", ROOT / "results/authors-code"])
+    points = [*points_of(RESULTS, "multi30k"), *points_of(RESULTS, "authors-code")]
     captions = select(points, ["set=test_2016_flickr"])
     assert len({p["test"]["source"]["sha256"] for p in captions}) == 1
     assert {p["settings"]["ending"] for p in captions if p["name"].startswith("authors")} == {
@@ -412,5 +431,5 @@ def test_the_authors_points_belong_to_our_test_set() -> None:
 
 def test_the_page_has_the_figures_of_the_results() -> None:
     page = " ".join((ROOT / "docs" / "paper.md").read_text("utf-8").split())  # lines are wrapped
-    for name, figure in load_script("paper/claims").claims().items():
-        assert figure in page, f"{name}: {figure} (python experiments/paper/claims.py)"
+    for name, figure in claims.claims().items():
+        assert figure in page, f"{name}: {figure} (python -m experiments.pages.claims)"

@@ -11,8 +11,8 @@ from tests.commands import called
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import CROSS_ATTENTIONS
-from waitinfo.model.saving import save_model
 from waitinfo.systems import SYSTEMS, build_system, load_plugins
+from waitinfo.trained.saving import save_model
 
 SLOW = """
 from waitinfo.systems.wait_k import WaitK

@@ -20,8 +20,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
 from waitinfo.evaluation.output import FileOutput, FolderOutput, Output, text_folder
 from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, select, set_name
-from waitinfo.model.saving import LoadedModel
 from waitinfo.model.transformer import Transformer
+from waitinfo.trained.saving import LoadedModel
 
 loaded, test_set = test_evaluation.loaded, test_evaluation.test_set  # fixtures
 

@@ -15,12 +15,12 @@ import pytest
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import find_model
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.text.special import BOS, EOS, PAD, UNK
+from waitinfo.trained.folder import find_model
 from waitinfo.training.batches import make_batch
 
 

@@ -13,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
+from tests.engines import MODELS, build, by_slot, outline, recorded_engine, sentences, trickle
 from tests.oracle import dial_near, literal_repeats
 from tests.streams import record, some_text, toy_model
-from tests.test_decoder import sentences
-from tests.test_engine import MODELS, build, trickle
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.streaming.engine.loops import RepeatCounts
-from waitinfo.streaming.recorded import RecordedEngine, recordable
-from waitinfo.streaming.recorded.engine import ROWS
-from waitinfo.streaming.recorded.paging import BLOCK, SCRATCH, BlockTable
+from waitinfo.streaming.recorded import RecordedBackend, recordable
+from waitinfo.streaming.recorded.backend import ROWS
+from waitinfo.streaming.recorded.memory import BLOCK, SCRATCH, BlockTable
 from waitinfo.streaming.recorded.steps import Steps
 from waitinfo.streaming.scheduler import Scheduler
 from waitinfo.streaming.translator import Translator
@@ -33,20 +32,12 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]
 
 
-def outline(events: list) -> list[tuple]:
-    return [(e.slot, e.kind, e.token, e.read, e.written, e.last, e.cut) for e in events]
-
-
-def by_slot(events: list) -> list[tuple]:
-    return sorted(outline(events), key=lambda event: event[0])
-
-
 @pytest.mark.parametrize("ending", ["guard", "allow"])
 def test_both_engines_report_the_same_events(ending: str) -> None:
     """Word by word, with and without info, and where refused tokens are tried again."""
     for name in ("wait-info", "adaptive-wait-k", "wait-k"):
         model, system = MODELS[name]
-        engines = [kind(model, system, 3, 20, ending) for kind in (Engine, RecordedEngine)]
+        engines = [kind(model, system, 3, 20, ending) for kind in (Engine, recorded_engine)]
         for engine in engines * 3:
             engine.open(0.4 if name == "adaptive-wait-k" else 2.0)
         for word, slot in [(5, 0), (6, 1), (7, 0), (8, 0), (9, 2), (10, 1), (11, 0), (12, 2)]:
@@ -72,13 +63,13 @@ def test_systems_with_shapes_that_depend_on_values_are_refused() -> None:
         model, system = MODELS[name]
         assert not recordable(model, system)
         with pytest.raises(WaitinfoError, match="cannot be recorded"):
-            RecordedEngine(model, system)
+            recorded_engine(model, system)
 
 
 def test_memory_follows_what_is_used() -> None:
     """Blocks go back when a sentence ends, and are added when there are too few."""
     model, system = MODELS["wait-info"]
-    engine = RecordedEngine(model, system, slots=3, capacity=200, reserved=16)
+    engine = recorded_engine(model, system, slots=3, capacity=200, reserved=16)
     small = engine.bytes_per_slot
     assert small < Engine(model, system, slots=3, capacity=200).bytes_per_slot / 5
     draw = random.Random(4)
@@ -90,10 +81,10 @@ def test_memory_follows_what_is_used() -> None:
         found.append(outline(one.run()))
     assert found[0] == found[1]
     assert engine.bytes_per_slot > small
-    blocks = engine.source.table.owned[0]
+    blocks = engine.backend.source.table.owned[0]
     assert blocks == -(-91 // BLOCK)
     engine.reset(0, 2.0)
-    assert engine.source.table.owned[0] == engine.target.table.owned[0] == 0
+    assert engine.backend.source.table.owned[0] == engine.backend.target.table.owned[0] == 0
 
 
 def test_no_block_has_two_owners() -> None:
@@ -122,8 +113,8 @@ def test_more_rows_than_a_launch_takes(monkeypatch) -> None:
     """Rounds are split, by rows and by tokens to encode."""
     sources = sentences(30, seed=8)
     expected = trickle("wait-k", sources, [2.0] * 30, 9, 3)
-    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 4))
-    records = trickle("wait-k", sources, [2.0] * 30, 9, 3, kind=RecordedEngine)
+    monkeypatch.setattr("waitinfo.streaming.recorded.backend.ROWS", (1, 4))
+    records = trickle("wait-k", sources, [2.0] * 30, 9, 3, kind=recorded_engine)
     for a, b in zip(expected, records, strict=True):
         assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
     assert ROWS[-1] > 4
@@ -133,7 +124,7 @@ def test_a_long_wait_takes_several_windows() -> None:
     model, system = MODELS["wait-k"]
     source = [4 + i % 30 for i in range(150)]
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         engine = kind(model, system, slots=1, capacity=160)
         engine.feed(engine.open(120.0), source, complete=True)
         found.append(outline(engine.run()))
@@ -144,11 +135,11 @@ def test_a_long_wait_takes_several_windows() -> None:
 def test_numbers_that_are_not_finite_stay_in_their_stream(side: str) -> None:
     model, system = MODELS["wait-info"]
     expected = _translate(model, system, [9, 10, 11])
-    engine = RecordedEngine(model, system, slots=2, capacity=20, reserved=16)
+    engine = recorded_engine(model, system, slots=2, capacity=20, reserved=16)
     first, second = engine.open(1.0), engine.open(1.0)
     engine.feed(first, [5, 6, 7, 8])
     assert any(event.kind == WRITE for event in engine.run())
-    half = getattr(engine, side)
+    half = getattr(engine.backend, side)
     half.all[-1].values[half.table.owned_by(first)] = torch.nan
     engine.feed(first, [9, 10], complete=True)
     engine.feed(second, [9, 10, 11], complete=True)
@@ -168,7 +159,7 @@ def test_an_error_loses_no_token(monkeypatch) -> None:
     """Also one in the middle of the steps of a launch."""
     model, system = MODELS["adaptive-wait-k"]
     expected = _translate(model, system, [5, 6, 7, 8, 9, 10])
-    engine = RecordedEngine(model, system, slots=1, capacity=20)
+    engine = recorded_engine(model, system, slots=1, capacity=20)
     engine.feed(engine.open(1.0), [5, 6, 7, 8, 9, 10], complete=True)
     calls, accept = iter(range(1000)), type(system).accept
 
@@ -193,7 +184,7 @@ def test_streams_report_the_same_with_both_engines() -> None:
     draw = random.Random(9)
     texts = [some_text(draw, 25).split() for _ in range(4)]
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         translator = Translator(loaded, 1)
         translator._scheduler = Scheduler(kind(loaded.model, loaded.system, 4, 40))
         streams = [translator.stream(2.0, segment="punctuation") for _ in texts]
@@ -212,7 +203,7 @@ def test_forced_tokens_are_written_first(name: str) -> None:
     model, system = MODELS[name]
     path = [(9, 1), (12, 3), (20, 3), (7, 4)]
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         engine = kind(model, system, slots=2, capacity=20)
         forced, free = engine.open(1.0), engine.open(1.0)
         engine.force(forced, path)
@@ -256,7 +247,7 @@ def test_loops_are_cut_alike(ending: str, device: str) -> None:
     draw = random.Random(2)
     sources = [[draw.randint(4, 8) for _ in range(24)] for _ in range(6)] + [[5, 6, 7] * 8]
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         engine = kind(model, system, slots=len(sources), capacity=40, ending=ending)
         for slot in [engine.open(1.0) for _ in sources]:
             engine.set_patience(slot, 2 if slot % 2 else 0)
@@ -294,7 +285,7 @@ def test_slots_are_shifted_alike(name: str, device: str) -> None:
     """Several times, at random places, while other slots go on."""
     model, system = moved(name, device)
     draw = random.Random(3)
-    engines = [kind(model, system, 3, 60, round_tokens=8) for kind in (Engine, RecordedEngine)]
+    engines = [kind(model, system, 3, 60, round_tokens=8) for kind in (Engine, recorded_engine)]
     k = dial_near(system, 2.0)
     for engine in engines * 3:
         engine.open(k)
@@ -325,7 +316,7 @@ def test_windows_move_alike(segment: str, device: str) -> None:
     draw = random.Random(5)
     texts = [some_text(draw, 60).replace(".", "").split() for _ in range(3)]
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         translator = Translator(loaded, 1, recorded=False)
         translator._scheduler = Scheduler(kind(loaded.model, loaded.system, 3, 20))
         streams = [translator.stream(2.0, segment=segment, history=None) for _ in texts]
@@ -342,7 +333,7 @@ def test_a_dial_that_is_turned_after_every_token(device: str) -> None:
     """As by a controller of the lag: no token is written with an older dial."""
     model, system = moved("wait-info", device)
     found = []
-    for kind in (Engine, RecordedEngine):
+    for kind in (Engine, recorded_engine):
         engine = kind(model, system, slots=1, capacity=60)
         slot = engine.open(1.0)
         engine.steer(slot, True)
@@ -362,9 +353,9 @@ def test_on_a_gpu_the_default_is_recorded_and_fused() -> None:
     loaded = toy_model("wait-info")
     made = Transformer(replace(loaded.model.config, heads=2)).eval().cuda()
     engine = Translator(replace(loaded, model=made), streams=2)._scheduler.engine
-    assert isinstance(engine, RecordedEngine) and type(engine.steps) is not Steps
+    assert isinstance(engine.backend, RecordedBackend) and type(engine.backend.steps) is not Steps
     plain = Translator(replace(loaded, model=made), streams=2, recorded=False)._scheduler.engine
-    assert isinstance(plain, Engine)
+    assert not isinstance(plain.backend, RecordedBackend)
 
 
 @CUDA
@@ -377,7 +368,7 @@ def test_on_a_gpu_recorded_steps_write_what_the_plain_engine_writes(name: str, h
     sources = sentences(12, seed=6)
     dials = [0.5 if name in ("mma", "adaptive-wait-k") else 2.0] * len(sources)
     plain = trickle(name, sources, dials, 4, 5, made=made)
-    recorded = trickle(name, sources, dials, 4, 5, made=made, kind=RecordedEngine)
+    recorded = trickle(name, sources, dials, 4, 5, made=made, kind=recorded_engine)
     for a, b in zip(plain, recorded, strict=True):
         assert [(e.token, e.read) for e in a.writes] == [(e.token, e.read) for e in b.writes]
 
@@ -387,10 +378,12 @@ def test_on_a_gpu_recorded_steps_write_what_the_plain_engine_writes(name: str, h
 def test_on_a_gpu_steps_are_recorded_or_fall_back(name: str, fits: bool) -> None:
     """A policy that copies values to the host cannot be recorded; it works all the same."""
     model, system = build(name, heads=2)
-    engine = RecordedEngine(model.float().cuda(), system, slots=4, capacity=20)
+    engine = recorded_engine(model.float().cuda(), system, slots=4, capacity=20)
     engine.feed(engine.open(2.0), [5, 6, 7, 8], complete=True)
     assert any(event.kind == WRITE for event in engine.run())
-    assert [key[0] for key, graph in engine.recorder.graphs.items() if graph is None] == (
-        [] if fits else ["write"] * (len(engine.recorder.graphs) - engine.recorder.recorded)
+    assert [key[0] for key, graph in engine.backend.recorder.graphs.items() if graph is None] == (
+        []
+        if fits
+        else ["write"] * (len(engine.backend.recorder.graphs) - engine.backend.recorder.recorded)
     )
-    assert engine.recorder.recorded > 0
+    assert engine.backend.recorder.recorded > 0

@@ -8,14 +8,12 @@ from dataclasses import fields
 import pytest
 import torch
 
+from tests.engines import build, outline, recorded_engine
 from tests.oracle import dial_near
-from tests.test_engine import build
-from tests.test_recorded import outline
 from waitinfo.model.attention import attend
 from waitinfo.model.cache import Pages
 from waitinfo.streaming.engine import WRITE
-from waitinfo.streaming.recorded import RecordedEngine
-from waitinfo.streaming.recorded.paging import BLOCK
+from waitinfo.streaming.recorded.memory import BLOCK
 from waitinfo.streaming.recorded.steps import Steps
 from waitinfo.text.special import BOS, PAD
 
@@ -66,7 +64,7 @@ def test_gathered_pages_equal_the_formula() -> None:
 @KERNELS
 @pytest.mark.parametrize("width", [16, 64])
 def test_the_kernel_for_pages_equals_the_formula(width: int) -> None:
-    paged = pytest.importorskip("waitinfo.model.kernels.paged", reason="Triton is not installed")
+    paged = pytest.importorskip("waitinfo.model.kernels.rows", reason="Triton is not installed")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     queries, keys, values, bias = pages_of(4, 2, width, seed=1, device=device)
     expected = reference(queries, keys, values, bias).float()
@@ -95,15 +93,15 @@ def test_fused_steps_equal_the_plain_ones(
     fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
     monkeypatch.setattr("waitinfo.model.kernels.rows.FEW_ROWS", 1)
     monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)  # each takes long to interpret
-    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
-    monkeypatch.setattr("waitinfo.streaming.recorded.engine.WINDOWS", (8,))
+    monkeypatch.setattr("waitinfo.streaming.recorded.backend.ROWS", (1, 2))
+    monkeypatch.setattr("waitinfo.streaming.recorded.backend.WINDOWS", (8,))
     model, system = build(name, **{"heads": 2, "decoder_layers": 1, **changes})
     model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
     k = dial_near(system, 1.0)
     found = []
     for kind in (Steps, fused.FusedSteps):
-        engine = RecordedEngine(model, system, slots=2, capacity=16, ending="guard")
-        engine.steps = kind(**vars_of(engine.steps))
+        engine = recorded_engine(model, system, slots=2, capacity=16, ending="guard")
+        engine.backend.steps = kind(**vars_of(engine.backend.steps))
         slots = [engine.open(k) for _ in range(2)]
         engine.force(slots[1], [(9, 1), (12, 3)])
         events = []
@@ -128,16 +126,16 @@ def test_fused_steps_equal_the_plain_ones(
 def test_fused_steps_find_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = pytest.importorskip("waitinfo.streaming.recorded.fused", reason="needs Triton")
     monkeypatch.setattr("waitinfo.model.kernels.rows.PROGRAMS", 2)
-    monkeypatch.setattr("waitinfo.streaming.recorded.engine.ROWS", (1, 2))
+    monkeypatch.setattr("waitinfo.streaming.recorded.backend.ROWS", (1, 2))
     model, system = build("wait-info", heads=2, decoder_layers=1)
     model = model.float().to("cuda" if torch.cuda.is_available() else "cpu")
-    engine = RecordedEngine(model, system, slots=2, capacity=16)
-    engine.steps = fused.FusedSteps(**vars_of(engine.steps))
+    engine = recorded_engine(model, system, slots=2, capacity=16)
+    engine.backend.steps = fused.FusedSteps(**vars_of(engine.backend.steps))
     for slot in [engine.open(0.0) for _ in range(2)]:
         engine.feed(slot, [5, 6, 7, 8])
     assert (0, WRITE) in {(event.slot, event.kind) for event in engine.advance()}
-    blocks = engine.target.table.owned_by(0)
-    engine.target.all[-1].values[blocks] = torch.nan
+    blocks = engine.backend.target.table.owned_by(0)
+    engine.backend.target.all[-1].values[blocks] = torch.nan
     for slot in range(2):
         engine.feed(slot, [8], complete=True)
     events = engine.advance()

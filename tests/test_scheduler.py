@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,8 @@ def test_an_answer_takes_no_extra_round(translator: Translator, observer: Record
 
 def test_a_long_text_is_split_over_rounds(observer: Recorder) -> None:
     translator = Translator(toy_model(), streams=4, capacity=600, observer=observer)
-    translator._scheduler.engine.source.round_tokens = 16
+    backend = translator._scheduler.engine.backend
+    backend.rules = backend.rules._replace(round_tokens=16)
     stream = translator.stream(300, segment="whole", history=None)
     stream.push(LONG)
     assert max(stats.read for stats in observer.rounds) <= 16
@@ -357,16 +359,15 @@ def test_a_failed_computation_affects_only_its_own_stream(
 ) -> None:
     streams = [translator.stream(2) for _ in range(4)]
     translator.push_many(dict.fromkeys(streams, "ba"))
-    victim = streams[2]._channel.slot
-    writer = translator._scheduler.engine.target
-    step = writer.step
+    backend: Any = translator._scheduler.engine.backend
+    victim, compute = streams[2]._channel.slot, backend._compute
 
-    def fragile(rows: torch.Tensor, policy: object) -> object:
+    def fragile(rows: Any, *given: object) -> object:
         if victim in rows.tolist():
             raise RuntimeError("a kernel failed")
-        return step(rows, policy)  # type: ignore[arg-type]
+        return compute(rows, *given)
 
-    monkeypatch.setattr(writer, "step", fragile)
+    monkeypatch.setattr(backend, "_compute", fragile)
     with pytest.raises(WaitinfoError, match="a kernel failed"):
         translator.push_many(dict.fromkeys(streams, "be bi bo"))
     for number in (0, 1, 3):
@@ -383,8 +384,8 @@ def test_a_slot_recovers_from_values_that_are_not_finite(
     sick, healthy = translator.stream(2), translator.stream(2)
     translator.push_many({sick: "ba be bi", healthy: "ba be bi"})
     slot = sick._channel.slot
-    engine = translator._scheduler.engine
-    for cache in engine.source.caches if where == "source" else engine.target.caches:
+    backend: Any = translator._scheduler.engine.backend
+    for cache in backend.source_caches if where == "source" else backend.target_caches:
         cache.values[slot] = torch.nan
     with pytest.raises(WaitinfoError, match="not finite"):
         translator.push_many({sick: "bo bu da de", healthy: "bo bu da de"})

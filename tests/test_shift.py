@@ -7,16 +7,14 @@ import random
 import pytest
 import torch
 
+from tests.engines import ENGINES, MODELS, EngineKind, recorded_engine
 from tests.oracle import Unfinished, dial_near, uncached_rest
-from tests.test_engine import ENGINES, MODELS
 from waitinfo.streaming.engine import WRITE, Engine
-from waitinfo.streaming.engine.aligning import by_path
-from waitinfo.streaming.engine.base import BaseEngine
-from waitinfo.streaming.recorded import RecordedEngine
+from waitinfo.streaming.engine.engine import align_by_path
 from waitinfo.text.special import BOS, EOS
 
 
-def begun(engine: BaseEngine, source: list[int], k: float, given_first: int) -> int:
+def begun(engine: Engine, source: list[int], k: float, given_first: int) -> int:
     """A slot that has read and written what it can of the beginning of a source."""
     slot = engine.open(k)
     engine.feed(slot, source[:given_first])
@@ -25,7 +23,7 @@ def begun(engine: BaseEngine, source: list[int], k: float, given_first: int) -> 
 
 
 @pytest.mark.parametrize(("name", "kind"), [each for each in ENGINES if each[0] != "full"])
-def test_equals_the_uncached_oracle(name: str, kind: type) -> None:
+def test_equals_the_uncached_oracle(name: str, kind: EngineKind) -> None:
     """Four slots, shifted by different amounts, at random places."""
     model, system = MODELS[name]
     draw = random.Random(name)
@@ -59,8 +57,8 @@ def test_equals_the_uncached_oracle(name: str, kind: type) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_info_totals_are_those_of_the_kept_tokens(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_info_totals_are_those_of_the_kept_tokens(kind: EngineKind) -> None:
     model, system = MODELS["wait-info"]
     engine = kind(model, system, slots=1, capacity=40)
     source = list(range(5, 25))
@@ -80,8 +78,8 @@ def test_info_totals_are_those_of_the_kept_tokens(kind: type) -> None:
     assert event.target_info == pytest.approx(float(info), abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", [Engine, RecordedEngine])
-def test_alignment_is_the_softmax_of_cross_attention(kind: type) -> None:
+@pytest.mark.parametrize("kind", [Engine, recorded_engine])
+def test_alignment_is_the_softmax_of_cross_attention(kind: EngineKind) -> None:
     """Against the decoder's own attention, recorded while it runs over the whole target."""
     model, system = MODELS["wait-info"]
     engine = kind(model, system, slots=2, capacity=40)
@@ -116,5 +114,5 @@ def test_alignment_is_the_softmax_of_cross_attention(kind: type) -> None:
 
 
 def test_alignment_by_path_removes_the_initial_wait() -> None:
-    found = by_path([3, 4, 4, 6], 6)
+    found = align_by_path([3, 4, 4, 6], 6)
     assert found.argmax(-1).tolist() == [0, 1, 1, 3] and found.sum() == 4

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+from experiments import spoken
+from experiments.pages import bundled
+from experiments.pages.tables import RESULTS, points_of
 from tests.commands import parsed
 from tests.test_evaluation import loaded
-from tests.test_experiments import ROOT, load_script
 from tests.test_simuleval import main_quietly
 from waitinfo.evaluation.conditions import ALL
-from waitinfo.evaluation.points import read_file
-from waitinfo.model.saving import LoadedModel
+from waitinfo.trained.saving import LoadedModel
 
 __all__ = ["loaded"]  # a fixture
-summary = load_script("summary")
-spoken = load_script("spoken")
 
 TEXTS = {"de": "Das ist gut.\nWir danken Ihnen.\n", "en": "That is good.\nWe thank you.\n"}
 
@@ -59,7 +58,7 @@ def test_commands_are_valid(data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert made[1]["source"].name == "newstest2015-1.de" and made[1]["lag"] == "4,5,6"
     assert made[3]["documents"] == spoken.STREAM and made[3]["lag"] is None
     made = [parsed(*command[3:]) for command in commands(monkeypatch, "windows", *where)]
-    sizes = [f"none:{n}" for n in summary.WINDOWS]
+    sizes = [f"none:{n}" for n in spoken.WINDOWS]
     assert [options["segment"] for options in made] == 2 * sizes
     assert [options["source"].stem for options in made[::5]] == spoken.DEV
     with pytest.raises(SystemExit, match="give the folder with the sets"):
@@ -78,7 +77,8 @@ def test_conditions_of_a_small_set(
     monkeypatch.setattr(spoken.Job, "call", lambda self, *command: main_quietly(*command[3:]))
     where = ("--sets", "newstest2015", "--results", tmp_path, "--models", "de-en")
     run(monkeypatch, "conditions", data, *where)
-    rows = (tmp_path / "conditions/table.md").read_text("utf-8").splitlines()[2:]
+    rows = (tmp_path / "models/spoken.md").read_text("utf-8").splitlines()
+    rows = [line for line in rows if line.startswith("| de-en")]
     assert [line.split(" | ")[2] for line in rows] == list(ALL)
 
 
@@ -86,7 +86,7 @@ def test_an_hour_of_a_few_words(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(monkeypatch, "hour", data, "--results", tmp_path, "--models", "de-en")
-    found = json.loads((tmp_path / "long-stream/measurements.json").read_text("utf-8"))["de-en"]
+    found = json.loads((tmp_path / "models/long-stream.json").read_text("utf-8"))["de-en"]
     assert found["words"] == 12 and found["lines"] == 4 and found["k"] == 5
     assert len(found["MiB_halves"]) == 1 and found["most_lag"] == found["lag_halves"][0]
     assert found["of_segmented"] == pytest.approx(found["BLEU"] / found["segmented_BLEU"], abs=0.01)
@@ -96,7 +96,7 @@ def test_held_lags_beside_fixed_dials() -> None:
     """By hand: a fixed dial had BLEU 20 at 3 words and 30 at 5, so 25 at 4."""
 
     def point(k: float, lag: float, score: float, dial: str, name: str) -> dict[str, Any]:
-        base = read_file(ROOT / "results/lag/points.jsonl")[0]
+        base = points_of(RESULTS, "lag")[0]
         return {**base, "k": k, "dial": dial, "set": name, "run": "r",
                 "name": f"w-{dial}", "settings": {**base["settings"], "k": k},
                 "quality": {**base["quality"], "BLEU": score, "BLEU_interval": 1.0},
@@ -105,6 +105,6 @@ def test_held_lags_beside_fixed_dials() -> None:
 
     points = [point(3, 3, 20, "K", "t-documents"), point(5, 5, 30, "K", "t-documents"),
               point(4.5, 4, 26, "lag", "t-documents"), point(4.5, 4.5, 26, "lag", "t")]  # fmt: skip
-    (row,) = summary.lag_rows(points)
+    (row,) = bundled.lag_rows(points)
     assert row == ["r", "t", "4.5", "4.50 (+0%)", "4.00 (-11%)", "no", "4.00 (-11%)",
                    "26.00 ± 1.00", "25.00 (+1.00)"]  # fmt: skip

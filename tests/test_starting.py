@@ -13,10 +13,10 @@ from tests.conftest import toy_pairs, write_pairs
 from tests.training_runs import values
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import SourceView, split_heads
-from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.trained.saving import load_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

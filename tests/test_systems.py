@@ -17,7 +17,6 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import transformer
 from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.saving import load_model
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.engine.slots import Standing
 from waitinfo.streaming.translator import Translator
@@ -26,6 +25,7 @@ from waitinfo.systems.base import PolicyState
 from waitinfo.systems.wait_k import WaitK
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.special import EOS
+from waitinfo.trained.saving import load_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.graphs import recordable, stage

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_experiments import load_script
-
-script = load_script("tokenise")
+from experiments import tokenise as script
 
 
 @pytest.mark.parametrize(

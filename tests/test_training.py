@@ -18,10 +18,10 @@ import torch
 from tests.conftest import toy_pairs, write_pairs
 from tests.training_runs import assert_same_tensors, command, metrics, values
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import load_model
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
+from waitinfo.trained.saving import load_model
 from waitinfo.training import train, updates
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.validation import Validation

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
+from tests.engines import restless, sentences
 from tests.streams import lines_of_text, toy_model, toy_tokenizer
-from tests.test_decoder import brute_force_candidates, restless, sentences
+from tests.test_decoder import brute_force_candidates
 from tests.test_integer import integers
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.engine import NOT_FINITE, TokenEvent
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
@@ -25,6 +25,7 @@ from waitinfo.streaming.words import WordBuilder
 from waitinfo.systems import SYSTEMS, System
 from waitinfo.text.special import BOS, EOS, SPECIALS, UNK
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation import decoding
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.decoding import Budget, SentenceDecoder, TranslationOptions

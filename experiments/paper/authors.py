@@ -1,9 +1,9 @@
-"""Points from a table of the authors' code: `python experiments/paper/authors.py CSV DATA RESULTS`.
+"""Points from a table of the authors' code: `python experiments/paper/authors.py CSV DATA FILE`.
 
 CSV has the columns data, system, k, bleu, bleu_lc, al, dal, ap, cw and early_stop, measured by
 training and decoding with the authors' published code. DATA holds multi30k-de-en and de-en, whose
 test sets it was measured on: the caption test set, and lines 900,501 to 901,500 of Europarl's
-training part. RESULTS/points.jsonl gets one point for each line, so that `waitinfo compare` can
+training part. FILE (.jsonl) gets one point for each line, so that `waitinfo compare` can
 show it beside other points. Metrics that were not measured are null.
 """
 
@@ -74,15 +74,15 @@ def point(row: dict[str, str], test: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("csv", "data", "results"):
+    for name in ("csv", "data", "file"):
         parser.add_argument(name, type=Path)
     given = parser.parse_args()
     with given.csv.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     tests = {name: facts(given.data, name) for name in dict.fromkeys(row["data"] for row in rows)}
-    given.results.mkdir(parents=True, exist_ok=True)
+    given.file.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(point(row, tests[row["data"]]), separators=(",", ":")) for row in rows)
-    (given.results / "points.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    given.file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Put the numbers of an analysis into results: `python experiments/paper/collect.py OUT RESULTS`.
+"""Put the numbers of an analysis into results: `python experiments/paper/collect.py OUT FILE`.
 
-OUT is a folder of `waitinfo analyse`. RESULTS/measurements.json gets its numbers under the name of
+OUT is a folder of `waitinfo analyse`. FILE (.json) gets its numbers under the name of
 the test set, or another name. It gets no text: tokens of the case study are numbered, sentences
 have line numbers.
 """
@@ -71,7 +71,7 @@ def lines(value: Any, depth: int = 0) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="of the analysis [default: that of the test set]")
     given = parser.parse_args()
     found: dict[str, Any] = {}
@@ -82,11 +82,10 @@ def main() -> None:
         cleaned = {"case": without_text, "difficulty": without_sentences}.get(path.stem)
         found[path.stem] = cleaned(numbers) if cleaned else numbers
     name = given.name or set_name(found["facts"]["test"]["source"]["file"])
-    place = given.results / "measurements.json"
-    known = json.loads(place.read_text("utf-8")) if place.exists() else {}
+    known = json.loads(given.file.read_text("utf-8")) if given.file.exists() else {}
     known[name] = rounded(found)
-    given.results.mkdir(parents=True, exist_ok=True)
-    place.write_text(lines(known) + "\n", "utf-8")
+    given.file.parent.mkdir(parents=True, exist_ok=True)
+    given.file.write_text(lines(known) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "experiments"))
-from run import Runner, read_experiment  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from experiments.run import Runner, read_experiment  # noqa: E402
 
 RUN = ROOT / "experiments" / "run.py"
 Stage = dict[str, Any]
@@ -97,7 +97,7 @@ class Maker:
     def scored(self, stage: Stage, run: str, seed: int) -> bool:
         """Whether the results have all points of a run."""
         experiment = read_experiment(stage["experiment"])
-        results = self.results / stage.get("results", stage["experiment"])
+        results = self.results / stage["results"]
         runner = Runner(experiment, self.data, self.work, results, seed=seed)
         return runner.scored(next(known for known in experiment["runs"] if known["run"] == run))
 
@@ -130,7 +130,7 @@ class Maker:
 
     def experiment(self, stage: Stage, runs: str, seed: int) -> list[str]:
         name = stage["experiment"]
-        results = self.results / stage.get("results", name)
+        results = self.results / stage["results"]
         work = self.work / stage["data"]
         command = [sys.executable, str(RUN), name, str(self.data / stage["data"]), str(work),
                    str(results), "--device", stage.get("device", self.device),

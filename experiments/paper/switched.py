@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.bundled import find_model
-from waitinfo.model.folder import CONFIG, read_config
+from waitinfo.trained.folder import CONFIG, find_model, read_config
 
 SWITCHES = ("info_self_attention", "info_cross_attention")
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from waitinfo.analysis.alignment import alignments, crossing_share
+from waitinfo.analysis.drawing import curve_style, legend_below, short_title
+from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
 from waitinfo.analysis.study import Decoded, Study
 from waitinfo.analysis.summaries import (
     Numbers,
@@ -18,13 +22,57 @@ from waitinfo.analysis.summaries import (
     quantile_bins,
     titled,
 )
+from waitinfo.evaluation.plot import plain
 from waitinfo.evaluation.quality import score, sentence_scores
 from waitinfo.evaluation.trace import Units
+from waitinfo.progress import Progress, Silent
+from waitinfo.trained.saving import LoadedModel
 
 NAME, TITLE = "difficulty", "Sentence length and word order"
 BINS = 4
 SHOWN = 10  # sentences where two policies differ most
 READ = 3  # of these, for each policy, those whose text is shown
+
+
+def alignments(
+    loaded: LoadedModel,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    progress: Progress | None = None,
+) -> list[list[int]]:
+    """The source token that each target token attends to most, with the whole source visible.
+
+    Attention is averaged over heads and layers; end-of-sentence is never chosen.
+    """
+    progress = progress or Silent()
+    progress.stage("alignments", len(sources))
+    found: dict[int, list[int]] = {}
+    layers: list[Tensor] = []
+
+    def keep(_: Forced, weights: Weights) -> None:
+        if weights.kind == "cross":
+            layers.append(weights.biased.mean(1))
+
+    for forced in decode_given(loaded, sources, targets, keep):
+        mean = torch.stack(layers).mean(0)  # [B, T, S]
+        layers.clear()
+        for row, i in enumerate(forced.index):
+            n, m = len(sources[i]), len(targets[i])
+            # The position that is given token i - 1 writes token i.
+            found[i] = mean[row, :m, :n].argmax(-1).tolist() if n else []
+        progress.advance(len(found))
+    return [found[i] for i in range(len(sources))]
+
+
+def crossing_share(alignment: Sequence[int]) -> float:
+    """Share of pairs of target tokens whose source tokens come in the opposite order.
+
+    Pairs with the same source token are left out; 0 where there is no other pair.
+    """
+    at = np.asarray(alignment)
+    earlier, later = np.triu_indices(len(at), 1)
+    crossed, parallel = (at[earlier] > at[later]).sum(), (at[earlier] < at[later]).sum()
+    return float(crossed / (crossed + parallel)) if crossed + parallel else 0.0
 
 
 def compute(study: Study) -> Numbers:
@@ -152,3 +200,26 @@ def largest(found: Numbers, names: Sequence[str]) -> Table:
         f"correlation of the difference with {related})"
     )
     return Table(title, ["line", *names, "words", "crossings"], rows)
+
+
+# Pictures
+
+
+def draw_difficulty(plt: Any, found: Numbers) -> Any:
+    figure, panels = plt.subplots(2, 2, figsize=(7.2, 5.2), layout="constrained", sharex="col")
+    titles = {"length": "words of the source", "crossings": "share of crossing alignments"}
+    for column, (feature, label) in enumerate(titles.items()):
+        bins = found[feature]
+        for number, subject in enumerate(found["subjects"]):
+            for row, field in enumerate(("BLEU", "latency")):
+                panels[row, column].plot(
+                    [b["mean"] for b in bins], [b["subjects"][number][field] for b in bins],
+                    label=plain(titled(subject["name"], subject["k"])), **curve_style(number),
+                )  # fmt: skip
+        panels[1, column].set_xlabel(f"{label} (quarters)")
+    panels[0, 0].set_ylabel("BLEU")
+    panels[1, 0].set_ylabel(short_title(found["latency"]))
+    for axes in panels.flat:
+        axes.grid(alpha=0.25, linewidth=0.6)
+    legend_below(figure, panels[0, 0].get_legend_handles_labels()[0], 2)
+    return figure

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from waitinfo.analysis.drawing import curve_style, entry, legend_above, say, short_title
 from waitinfo.analysis.study import Decoded, Study, Subject
 from waitinfo.analysis.summaries import Numbers, Table, cell, dial, percent
+from waitinfo.evaluation.plot import plain
 from waitinfo.evaluation.quality import score
 from waitinfo.evaluation.trace import Units
 
 NAME, TITLE = "early-stop", "Early stop"
+ENOUGH = 20  # sentences for a BLEU that is worth drawing
 
 
 def compute(study: Study) -> Numbers:
@@ -95,3 +99,72 @@ def tables(found: Numbers) -> list[Table]:
             rows,
         )
     ]
+
+
+# Pictures
+
+
+def draw_early_stop(plt: Any, found: Numbers) -> Any:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.7), layout="constrained")
+    subjects = [
+        {"name": subject["name"], "dials": sorted(
+            (at for at in subject["dials"] if at["latency"]["allow"] is not None),
+            key=lambda at: at["latency"]["allow"],
+        )}
+        for subject in found["subjects"]
+    ]  # fmt: skip
+    draw_shares(left, subjects)
+    right.set_xlabel(short_title(found["latency"]))
+    draw_parts(right, subjects)
+    left.set_xlabel(short_title(found["latency"]))
+    columns = 2 if all(len(subject["name"]) <= 12 for subject in subjects) else 1
+    for axes in (left, right):
+        axes.grid(alpha=0.25, linewidth=0.6)
+        legend_above(axes, columns)
+    return figure
+
+
+def draw_shares(axes: Any, subjects: Sequence[Numbers]) -> None:
+    for number, subject in enumerate(subjects):
+        style = curve_style(number)
+        xs = [at["latency"]["allow"] for at in subject["dials"]]
+        ys = [100 * at["early_stop"] for at in subject["dials"]]
+        axes.plot(xs, ys, label=plain(subject["name"]), clip_on=False, zorder=3, **style)
+        for x, y, at in zip(xs, ys, subject["dials"], strict=True):
+            axes.annotate(
+                dial(at["k"]), (x, y), xytext=(0, 4), fontsize=6.5,
+                textcoords="offset points", ha="center", color=style["color"],
+            )  # fmt: skip
+    shares = [100 * at["early_stop"] for subject in subjects for at in subject["dials"]]
+    axes.set_ylim(0, max([1, *(1.05 * share for share in shares)]))
+    axes.set_ylabel("translations that stop early (%)")
+
+
+def draw_parts(axes: Any, subjects: Sequence[Numbers]) -> None:
+    """BLEU of the translations that stop early and of the others, where there are enough."""
+    axes.set_ylabel("BLEU, endings allowed")
+    missing = drawn = 0
+    for number, subject in enumerate(subjects):
+        for part, name in (("complete", "complete"), ("early", "stopped early")):
+            label = f"{subject['name']}, {name}"
+            known = [
+                (at["latency"]["allow"], at["split"][part]["allow"])
+                for at in subject["dials"]
+                if at["sentences"][part] >= ENOUGH
+            ]
+            missing += len(subject["dials"]) - len(known)
+            drawn += len(known)
+            style = curve_style(number) | {"linestyle": "-" if part == "complete" else ":"}
+            if part == "early":
+                style["markerfacecolor"] = "white"
+            if known:
+                axes.plot(*zip(*known, strict=True), label=plain(label), **style)
+            else:
+                entry(axes, f"{label}: too few")
+    if not drawn:
+        for line in axes.get_lines():
+            line.set_label("")
+        say(axes, f"no point has {ENOUGH} sentences,\ntoo few for a BLEU")
+    elif missing:
+        note = f"(points of {ENOUGH} sentences or more)"
+        axes.set_xlabel(f"{axes.get_xlabel()}\n{note}")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from waitinfo.analysis.infos import PairInfo
+from waitinfo.analysis.drawing import entry, legend_above
+from waitinfo.analysis.forced_decoding import PairInfo
 from waitinfo.analysis.study import Study
 from waitinfo.analysis.summaries import Numbers, Table, cell, correlation, describe, percent
+from waitinfo.evaluation.plot import COLOURS
 from waitinfo.systems import build_system
 from waitinfo.systems.wait_info import WaitInfo
 
 NAME, TITLE = "ratio", "Info ratio and length ratio"
 DIFFERENCE_EDGES = tuple(np.linspace(-20, 20, 81).tolist())
 RATIO_EDGES = tuple(np.linspace(0.4, 2.0, 33).tolist())
+ORANGE, BLUE = COLOURS[0], COLOURS[1]
 
 
 def compute(study: Study) -> Numbers:
@@ -153,3 +157,59 @@ def tables(found: Numbers) -> list[Table]:
         title = "Tokens between the reference's path and the one with the mean info for every token"
         made.append(Table(title, ["K", "mean", "1 at most", "2 at most"], apart))
     return made
+
+
+# Pictures
+
+
+def draw_ratio(plt: Any, found: Numbers) -> Any:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5), layout="constrained")
+    draw_ratios(figure, left, found)
+    draw_difference(right, found["difference"])
+    for axes in (left, right):
+        legend_above(axes)
+    return figure
+
+
+def draw_ratios(figure: Any, axes: Any, found: Numbers) -> None:
+    every = np.asarray(found["of_sentences"]["both"], np.float64).T
+    counts, edges = every[1:-1, 1:-1], np.asarray(found["of_sentences"]["edges"])[1:-1]
+    corpus = found["length_ratio"], found["info_ratio"]
+    most = max(1.0, counts.max())
+    shades = axes.pcolormesh(
+        edges, edges, np.ma.masked_equal(counts, 0), cmap="Greys", linewidth=0,
+        vmin=-0.2 * most, vmax=most,  # one sentence is not white
+    )  # fmt: skip
+    shades.set_rasterized(True)
+    scale = figure.colorbar(shades, ax=axes, label="sentences", pad=0.02)
+    scale.ax.set_ylim(0, most)
+    scale.ax.yaxis.get_major_locator().set_params(integer=True)
+    ends = [min(edges[0], *corpus), max(edges[-1], *corpus)]
+    axes.plot(ends, ends, color=BLUE, linewidth=1, linestyle="--", label="equal")
+    axes.plot(
+        *corpus, "D", color=ORANGE, markeredgecolor="black",
+        label=f"corpus: {corpus[0]:.2f}, {corpus[1]:.2f}",
+    )  # fmt: skip
+    if beyond := int(every.sum() - counts.sum()):
+        entry(axes, f"beyond {edges[0]:g} to {edges[-1]:g}, not drawn: {beyond:,}")
+    axes.set_xticks(axes.get_yticks())
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+    axes.set_xlabel("length ratio, source to target (tokens)")
+    axes.set_ylabel("info ratio per token, target to source")
+
+
+def draw_difference(axes: Any, found: Numbers) -> None:
+    counts, edges = found["histogram"], np.asarray(found["edges"])
+    axes.stairs(counts[1:-1], edges[1:-1], fill=True, color="#9CC6E3", edgecolor=BLUE)
+    axes.axvline(0, color="black", linewidth=0.8)
+    label = f"mean {found['mean']:.1f}, deviation {found['deviation']:.1f}".replace("-", "−")
+    axes.axvline(found["mean"], color=ORANGE, linewidth=1.4, linestyle="--", label=label)
+    outside = (("below", edges[1], counts[0]), ("above", edges[-2], counts[-1]))
+    beyond = [f"{where} {edge:g}: {count:,}" for where, edge, count in outside if count]
+    if beyond:
+        entry(axes, f"not drawn, {', '.join(beyond)}".replace("-", "−"))
+    axes.set_ylim(0, max(1, 1.05 * max(counts[1:-1])))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("total info of source − of reference")
+    axes.set_ylabel("sentences")

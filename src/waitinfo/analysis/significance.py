@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from waitinfo.analysis.drawing import GREY, LEGEND, curve_style, entry, short_title
 from waitinfo.analysis.study import Decoded, Study
 from waitinfo.analysis.summaries import Numbers, Table, cell
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, default_grid
+from waitinfo.evaluation.plot import plain, to_the_right
 from waitinfo.evaluation.quality import RESAMPLES, from_statistics, sentence_statistics
 
 NAME, TITLE = "significance", "Paired bootstrap at equal latency"
@@ -26,6 +29,7 @@ NONE_COMMON = (
     "the systems have no latency in common; give dial values whose latencies overlap "
     "(--k, --against-k)"
 )
+ASIDE, WIDEST = 4.0, 12.0  # points between systems at the same latency, and between all of them
 
 
 @dataclass(frozen=True)
@@ -174,3 +178,50 @@ def tables(found: Numbers) -> list[Table]:
         )
         for other in found["against"]
     ]  # fmt: skip
+
+
+# Pictures
+
+
+def beside(axes: Any, number: int, count: int) -> Any:
+    """Coordinates a few points beside the data, for one of several systems."""
+    step = min(ASIDE, WIDEST / max(1, count - 1))
+    return to_the_right(axes, step * (number - (count - 1) / 2))
+
+
+def draw_significance(plt: Any, found: Numbers) -> Any:
+    """Marks are filled where the difference is significant; several systems stand side by side."""
+    figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    count = len(found["against"])
+    for number, other in enumerate(found["against"]):
+        if other["at"]:
+            draw_against(axes, other, number, beside(axes, number, count))
+        else:
+            entry(axes, f"{other['name']}: no common latency")
+    axes.plot([], [], "o", color=GREY, markerfacecolor="white", markersize=4.5, label="p ≥ 0.05")
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xlabel(short_title(found["latency"]))
+    axes.set_ylabel("difference in BLEU, 95% interval")
+    second = found["against"][0]["name"] if count == 1 else "other systems"
+    axes.set_title(plain(f"{found['subject']} − {second}"), fontsize=10)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), **LEGEND)
+    return figure
+
+
+def draw_against(axes: Any, other: Numbers, number: int, place: Any) -> None:
+    """place: the coordinates to draw in."""
+    xs = np.array([at["latency"] for at in other["at"]])
+    gaps = np.array([at["difference"] for at in other["at"]])
+    bounds = np.array([at["interval"] for at in other["at"]])
+    errors = np.maximum(0, [gaps - bounds[:, 0], bounds[:, 1] - gaps])
+    style = curve_style(number)
+    axes.errorbar(
+        xs, gaps, errors, capsize=3, zorder=2, transform=place, **{**style, "marker": "none"}
+    )
+    for x, gap, at in zip(xs, gaps, other["at"], strict=True):
+        face = style["color"] if at["p"] < 0.05 else "white"
+        point = {**style, "linestyle": "none", "markerfacecolor": face}
+        axes.plot(x, gap, zorder=3, transform=place, **point)
+    axes.plot([], [], label=plain(other["name"]), **style)
+    axes.update_datalim(np.column_stack([np.repeat(xs, 2), bounds.ravel()]))  # not done elsewhere

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from waitinfo.analysis.infos import PairInfo, pair_infos
+from waitinfo.analysis.forced_decoding import PairInfo, pair_infos
 from waitinfo.analysis.summaries import Numbers, mean_of_known, titled
 from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
-from waitinfo.evaluation.partial import Partial
-from waitinfo.model.integer import IntegerEmbedding
-from waitinfo.model.saving import LoadedModel, load_model
+from waitinfo.evaluation.output import UnfinishedPoint
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.trained.saving import LoadedModel, load_model
 
 UNEQUAL = 0.2  # latencies that differ by a larger share are not called equal
 
@@ -84,7 +84,9 @@ class Subject:
 
     def _translate(self, decoding: Decoding, progress: Progress) -> list[Hypothesis]:
         settings = self.evaluation.settings(decoding)
-        partial = Partial(self.store, f"{self.name}-{decoding.k:g}-{decoding.ending}", settings)
+        partial = UnfinishedPoint(
+            self.store, f"{self.name}-{decoding.k:g}-{decoding.ending}", settings
+        )
         try:
             allowed = self._found.get((decoding.k, "allow"))
             if decoding.ending == "guard" and allowed:
@@ -94,7 +96,7 @@ class Subject:
             partial.close()
 
     @staticmethod
-    def _reuse(partial: Partial, allowed: Decoded) -> None:
+    def _reuse(partial: UnfinishedPoint, allowed: Decoded) -> None:
         """The guard changes only translations that end early; the others are the same with it."""
         for number, hypothesis in enumerate(allowed.hypotheses):
             if not hypothesis.stopped_early and number not in partial.found:
@@ -164,7 +166,7 @@ class Study:
     def float_model(self) -> LoadedModel:
         """The main model, computed with floats: with integers, attention cannot be observed."""
         loaded = self.main.evaluation.loaded
-        if not isinstance(loaded.model.source_embedding, IntegerEmbedding):
+        if not isinstance(loaded.model, IntegerTransformer):
             return loaded
         return load_model(loaded.folder, str(loaded.model.device), "float32")
 

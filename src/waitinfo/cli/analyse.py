@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from waitinfo.analysis.study import Subject
     from waitinfo.analysis.tagger import Tagger
     from waitinfo.evaluation.evaluate import TestSet
-    from waitinfo.model.saving import LoadedModel
     from waitinfo.progress import Progress
     from waitinfo.systems import System
+    from waitinfo.trained.saving import LoadedModel
 
 STORE = "translations"
 DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)
@@ -109,8 +109,8 @@ def analyse(options: Analyse) -> None:
         waitinfo analyse --source test.de --reference test.en --what significance --out catch-up \\
             --against-system multipath --against-set catch_up=0,6,8,10
     """
-    from waitinfo.analysis.run import ANALYSES, choose
-    from waitinfo.analysis.run import analyse as make
+    from waitinfo.analysis.analyses import ANALYSES, choose
+    from waitinfo.analysis.analyses import analyse as make
     from waitinfo.analysis.study import Study
     from waitinfo.cli.display import note, progress_bar
     from waitinfo.cli.tables import summary_table
@@ -150,7 +150,7 @@ def analyse(options: Analyse) -> None:
 def _wanted(what: str | None) -> list[str] | None:
     if what is None:
         return None
-    from waitinfo.analysis.run import ANALYSES
+    from waitinfo.analysis.analyses import ANALYSES
 
     names = list(dict.fromkeys(name.strip() for name in what.split(",")))
     for name in names:

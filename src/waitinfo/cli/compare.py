@@ -83,10 +83,10 @@ def compare(options: Compare) -> None:
         check_axis,
         default_grid,
         find_baseline,
+        published_curves,
     )
     from waitinfo.evaluation.plot import check_format, draw
     from waitinfo.evaluation.points import check_one_set, in_order, read_points, select
-    from waitinfo.evaluation.published import published_curves
 
     if options.out is not None:
         check_format(options.out)

@@ -14,7 +14,7 @@ from waitinfo.errors import unknown
 
 if TYPE_CHECKING:
     from waitinfo.distillation.distill import Report
-    from waitinfo.model.saving import LoadedModel
+    from waitinfo.trained.saving import LoadedModel
     from waitinfo.translation.decoding import TranslationOptions
 
 BEAM = 5  # of full-sentence teachers
@@ -133,7 +133,7 @@ def distill(options: Distill) -> None:
 
 def _untrained(loaded: LoadedModel) -> bool:
     """Whether a model writes under a path that it was never trained on."""
-    from waitinfo.model.folder import read_config
+    from waitinfo.trained.folder import read_config
 
     return loaded.system.simultaneous and read_config(loaded.folder)["system"]["name"] == "full"
 

@@ -14,11 +14,12 @@ from waitinfo.systems import check_dial
 
 if TYPE_CHECKING:
     from waitinfo.evaluation.conditions import Condition
-    from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, Timing
+    from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.points import Point
-    from waitinfo.model.saving import LoadedModel
+    from waitinfo.evaluation.timing import Timing
     from waitinfo.progress import Progress
+    from waitinfo.trained.saving import LoadedModel
 
 AUTO = "auto"
 BLOCK = "25"  # lines of a document where --documents does not say
@@ -113,9 +114,10 @@ def evaluate(options: Evaluate) -> None:
     """
     from waitinfo.cli import tables
     from waitinfo.cli.display import note, progress_bar
-    from waitinfo.evaluation.evaluate import TestSet, Timing
+    from waitinfo.evaluation.evaluate import TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
+    from waitinfo.evaluation.timing import Timing
 
     if options.calibrate:
         _calibrate(options)
@@ -232,7 +234,7 @@ def _calibrate(options: Evaluate) -> None:
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
     from waitinfo.evaluation.quality import check_installed
-    from waitinfo.model.calibration import FILE, write_calibration
+    from waitinfo.trained.calibration import FILE, write_calibration
 
     others = (options.lag, options.documents, options.condition, options.out)
     if any(value is not None for value in others) or options.beam > 1 or options.segment != AUTO:
@@ -271,7 +273,7 @@ def _point(
     progress: Progress,
 ) -> Point:
     from waitinfo.evaluation.evaluate import evaluate_point
-    from waitinfo.evaluation.instances import read_instances
+    from waitinfo.evaluation.output import read_instances
     from waitinfo.evaluation.quality import COMET_MODEL, RESAMPLES, comet
 
     point = evaluate_point(evaluation, decoding, output, timing, RESAMPLES, progress)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from waitinfo.cli.display import note
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import LineTranslator
 

@@ -54,7 +54,7 @@ def _list() -> None:
     from rich.table import Table
 
     from waitinfo.cli.display import note
-    from waitinfo.model.bundled import DEFAULT, bundled_models
+    from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
     if not models:
@@ -74,7 +74,7 @@ def _show(name: str) -> None:
     from rich.markdown import Markdown
 
     from waitinfo.cli.display import note
-    from waitinfo.model.bundled import bundled_models
+    from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
     if name not in models:
@@ -89,10 +89,10 @@ def _show(name: str) -> None:
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
     from waitinfo.cli.display import note
-    from waitinfo.model.bundled import find_model
-    from waitinfo.model.calibration import FILE as CALIBRATION
-    from waitinfo.model.measuring import measure_inputs
-    from waitinfo.model.saving import load_model, save_model
+    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.trained.calibration import FILE as CALIBRATION
+    from waitinfo.trained.folder import find_model
+    from waitinfo.trained.saving import load_model, save_model
 
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")

@@ -17,8 +17,8 @@ import typer
 from waitinfo.errors import WaitinfoError
 
 if TYPE_CHECKING:
-    from waitinfo.model.saving import LoadedModel
     from waitinfo.systems import System
+    from waitinfo.trained.saving import LoadedModel
 
 Paths = list[Path]
 Beam = Annotated[int, typer.Option(help="Beam width, for full-sentence models.")]
@@ -79,8 +79,8 @@ class DecodingOptions(ComputeOptions, SystemChoice):
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
         from waitinfo.config import system_options
-        from waitinfo.model.bundled import find_model
-        from waitinfo.model.saving import load_model
+        from waitinfo.trained.folder import find_model
+        from waitinfo.trained.saving import load_model
 
         self.load_plugins()
         options = system_options(self.settings)

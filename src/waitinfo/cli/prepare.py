@@ -159,7 +159,7 @@ def prepare(options: Prepare) -> None:
 
 def _corpus_or_model(path: Path) -> Path:
     """A folder with a vocabulary, or a bundled model by its name."""
-    from waitinfo.model.bundled import bundled_models
+    from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
     if path.exists():

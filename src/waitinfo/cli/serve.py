@@ -96,7 +96,7 @@ def serve(options: Serve) -> None:
         ) from None
     from waitinfo.cli.display import note
     from waitinfo.config import system_options
-    from waitinfo.model.bundled import bundled_models
+    from waitinfo.trained.folder import bundled_models
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
     server.check_binding(options.host, len(keys) > 0, options.open_to_all)

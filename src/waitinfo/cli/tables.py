@@ -11,17 +11,16 @@ from rich.table import Table
 from waitinfo.cli.display import note, print_table, progress_bar
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
-from waitinfo.evaluation.instances import LOG, read_instances
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
-from waitinfo.evaluation.output import text_folder
+from waitinfo.evaluation.output import LOG, read_instances, text_folder
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 
 if TYPE_CHECKING:
     from waitinfo.analysis.summaries import Table as Summary
     from waitinfo.evaluation.conditions import Condition
-    from waitinfo.model.calibration import Calibration
     from waitinfo.systems import System
+    from waitinfo.trained.calibration import Calibration
 
 LEGEND = (
     "±: 95% interval of BLEU; lower: BLEU without case; early: ended before the source did; "

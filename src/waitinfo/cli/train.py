@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waitinfo.cli.options import PluginOptions, listed
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
 
 if TYPE_CHECKING:

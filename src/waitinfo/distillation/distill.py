@@ -39,10 +39,10 @@ from waitinfo.distillation.mixing import (
     token_lengths,
 )
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.storage import fsync_folder, write_file
 from waitinfo.text.files import check_writable, compressed, read_bytes
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions, check_ensemble
 from waitinfo.translation.file_translation import translate_file, translation_settings
 from waitinfo.translation.sharing import Processes, locked

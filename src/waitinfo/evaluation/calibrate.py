@@ -10,10 +10,10 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
 from waitinfo.evaluation.quality import bleu
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.calibration import Calibration, CalibrationPoint
 from waitinfo.progress import Progress
 from waitinfo.streaming.lag import LagMeter, sentence_lags
 from waitinfo.systems import System
+from waitinfo.trained.calibration import Calibration, CalibrationPoint
 
 WIDE = (1, 2, 3, 4, 5, 6, 7, 9, 11, 13, 15)
 NARROW = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # dials from 0 to 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 
 import numpy as np
 
-from waitinfo.errors import unknown
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.evaluation.latency import METRICS, PROFILES
 from waitinfo.evaluation.points import Point
 
@@ -182,3 +184,44 @@ def find_baseline(curves: Sequence[Curve], name: str | None) -> Curve | None:
         if curve.name == name:
             return curve
     raise unknown("--baseline", name, [curve.name for curve in curves])
+
+
+# The results in the paper's appendix: the `paper` profile, and lower-cased tokenised BLEU. Two AP
+# values are left out, because the paper repeats the previous column there.
+
+PUBLISHED = ("CW", "AP", "AL", "DAL")
+
+
+def _published() -> list[dict[str, str]]:
+    text = (files("waitinfo.evaluation") / "data" / "published.csv").read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def published_settings() -> list[str]:
+    """Language pairs and sizes with published results, as `de-en base`."""
+    return list(dict.fromkeys(row["setting"] for row in _published()))
+
+
+def published_curves(setting: str, x: str, y: str) -> list[Curve]:
+    """Every system of one setting; full-sentence translation is a curve of one point."""
+    known = published_settings()
+    if setting not in known:
+        raise unknown("--published", setting, known)
+    profile, _, metric = x.rpartition(".")
+    if profile != "paper" or metric not in PUBLISHED:
+        raise WaitinfoError(
+            f"--x {x}: the paper published only {', '.join(f'paper.{c}' for c in PUBLISHED)}, "
+            "in tokens; other metrics cannot be compared with them"
+        )
+    if y != "BLEU_lowercase":
+        raise WaitinfoError(f"--y {y}: the paper published only BLEU_lowercase")
+    curves: dict[str, Curve] = {}
+    for row in _published():
+        if row["setting"] != setting or not row[metric]:
+            continue
+        curve = curves.setdefault(row["system"], Curve(row["system"], [], published=True))
+        score = float(row["BLEU"])
+        curve.points.append(CurvePoint(float(row[metric]), score, score, score, row["value"]))
+    for curve in curves.values():
+        curve.points.sort(key=lambda p: p.x)
+    return list(curves.values())

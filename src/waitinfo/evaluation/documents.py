@@ -16,7 +16,6 @@ from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, seconds_spent
-from waitinfo.evaluation.instances import write_documents, write_instances
 from waitinfo.evaluation.latency import (
     METRICS,
     Lags,
@@ -26,12 +25,11 @@ from waitinfo.evaluation.latency import (
     mean_scores,
     yet_another_average_lagging,
 )
-from waitinfo.evaluation.output import Output
+from waitinfo.evaluation.output import Output, write_documents, write_instances
 from waitinfo.evaluation.points import Point
 from waitinfo.evaluation.quality import RESAMPLES, bleu, quality
 from waitinfo.evaluation.realign import METHODS, realign
 from waitinfo.evaluation.trace import WordTrace
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import ENDS, GAIN, WordCount
@@ -39,6 +37,7 @@ from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines
+from waitinfo.trained.saving import LoadedModel
 
 AUTO = "auto"
 STREAMS = {"cpu": 64, "cuda": 512}  # documents translated at a time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,25 +11,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import waitinfo
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.evaluation.instances import write_instances
 from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency, degeneracy
-from waitinfo.evaluation.output import Output
-from waitinfo.evaluation.partial import Partial
+from waitinfo.evaluation.output import Output, UnfinishedPoint, write_instances
 from waitinfo.evaluation.points import FORMAT, Point, PointKey, set_name
 from waitinfo.evaluation.quality import RESAMPLES, quality
-from waitinfo.evaluation.timing import timed_latency
+from waitinfo.evaluation.timing import Timing, timed_latency
 from waitinfo.evaluation.trace import Units, WordTrace, word_trace
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import BeamDecoder
 
 
@@ -96,35 +91,6 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.ending not in ENDINGS:
             raise unknown("ending", self.ending, ENDINGS)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Settings for measuring computation-aware latency."""
-
-    rate: float  # words per second
-    sentences: int  # sentences to time, spread evenly over the test set
-
-    def measured(self, found: dict[str, Any] | None, count: int) -> bool:
-        """Whether a point already has this timing, for a test set of `count` sentences."""
-        if not found:
-            return False
-        threads = torch.get_num_threads()
-        return (
-            found["words_per_second"] == self.rate
-            and found["sentences"] == len(self.choose(count))
-            and found.get("threads", threads) == threads
-        )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate < math.inf:
-            raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words per second")
-        if self.sentences < 1:
-            raise WaitinfoError(f"--timed {self.sentences}: must be at least 1")
-
-    def choose(self, count: int) -> list[int]:
-        wanted = min(count, self.sentences)
-        return [number * count // wanted for number in range(wanted)]
 
 
 def training_run(folder: Path) -> tuple[str, int | None]:
@@ -204,7 +170,10 @@ class Evaluation:
     # Translation
 
     def translate(
-        self, decoding: Decoding, partial: Partial | None = None, progress: Progress | None = None
+        self,
+        decoding: Decoding,
+        partial: UnfinishedPoint | None = None,
+        progress: Progress | None = None,
     ) -> list[Hypothesis]:
         """Translate the test set, except the sentences that `partial` already has."""
         progress = progress or Silent()
@@ -346,7 +315,7 @@ def _translate_and_score(
 ) -> Point:
     """Compute and write a point, with label, COMET and timing of an old one of equal settings."""
     key = evaluation.key(decoding)
-    partial = Partial(output.folder, output.stem(key), evaluation.settings(decoding))
+    partial = UnfinishedPoint(output.folder, output.stem(key), evaluation.settings(decoding))
     try:
         began = time.monotonic()
         found = evaluation.translate(decoding, partial, progress)

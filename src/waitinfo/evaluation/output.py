@@ -1,28 +1,35 @@
 """Output of evaluations: a folder with one JSON per point, or a file with one point per line.
 
 A point is written atomically, when it is complete. If an evaluation is interrupted, the files on
-disk are still valid.
+disk are still valid, and the translations made so far are kept. Beside a point stand its
+translations, as logs that SimulEval and OmniSTEval read.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.instances import LOG
 from waitinfo.evaluation.points import LINES, Point, PointKey, parse, point_texts, read_file
 from waitinfo.storage import write_file
 
+if TYPE_CHECKING:
+    from waitinfo.evaluation.trace import WordTrace
+    from waitinfo.streaming.decoder import Hypothesis
+
 LONGEST_NAME = 150
+LOG, CONFIG, TEXT = "instances.log", "config.yaml", "hypotheses.txt"
+DOCUMENTS, SEGMENTS, REFERENCES = "documents.log", "segments.json", "references.txt"
 
 
 @dataclass(frozen=True)
@@ -224,3 +231,123 @@ def _locked(path: Path) -> Iterator[None]:
             if path.exists() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):
                 yield
                 return
+
+
+class UnfinishedPoint:
+    """Translations of an unfinished point, written to disk as they are completed.
+
+    The file belongs to one process at a time. Its name contains a digest of the settings, so that
+    translations made with other settings are neither used nor touched.
+    """
+
+    def __init__(self, folder: Path, stem: str, settings: dict[str, Any]) -> None:
+        header = json.dumps(settings, sort_keys=True)
+        digest = hashlib.sha256(header.encode()).hexdigest()[:12]
+        self.path = folder / f".{stem}.{digest}.partial.jsonl"
+        self._stream = self.path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._stream.close()
+            raise WaitinfoError(
+                f"{folder / stem}: another process is evaluating this point"
+            ) from None
+        self._stream.seek(0)
+        self.found = dict(self._read(self._stream.read().split("\n")[:-1]))
+        # Drop incomplete and damaged lines.
+        self._stream.truncate(0)
+        for number, hypothesis in self.found.items():
+            self.add(number, hypothesis)
+
+    @staticmethod
+    def _read(lines: list[str]) -> Iterator[tuple[int, Hypothesis]]:
+        from waitinfo.streaming.decoder import Hypothesis  # reading points needs no torch
+
+        for line in lines:
+            try:
+                number, values = json.loads(line)
+                yield number, Hypothesis(**values)
+            except (ValueError, TypeError):
+                continue
+
+    def add(self, number: int, hypothesis: Hypothesis) -> None:
+        self._stream.write(json.dumps([number, vars(hypothesis)]) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+
+# Logs
+
+
+def one_space(text: str) -> str:
+    """Replace every run of white space by one space, because SimulEval counts words by spaces."""
+    return " ".join(text.split())
+
+
+def instance(index: int, source: str, reference: str, trace: WordTrace) -> dict[str, Any]:
+    return {
+        "index": index,
+        "prediction": trace.text,
+        "delays": trace.delays,
+        "elapsed": [0] * len(trace.delays),
+        "prediction_length": len(trace.words),
+        "reference": one_space(reference),
+        "source": one_space(source),
+        "source_length": trace.source_words,
+    }
+
+
+def write_instances(
+    folder: Path, sources: Sequence[str], references: Sequence[str], traces: Sequence[WordTrace]
+) -> None:
+    """Write the log, the translations as plain text, and the configuration for SimulEval."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (
+        json.dumps(instance(index, source, reference, trace), ensure_ascii=False)
+        for index, (source, reference, trace) in enumerate(
+            zip(sources, references, traces, strict=True)
+        )
+    )
+    (folder / LOG).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    (folder / TEXT).write_text("".join(f"{trace.text}\n" for trace in traces), "utf-8")
+    (folder / CONFIG).write_text("source_type: text\ntarget_type: text\n", "utf-8")
+
+
+def write_documents(
+    folder: Path,
+    outputs: Sequence[WordTrace],
+    documents: Sequence[range],
+    sources: Sequence[str],
+    references: Sequence[str],
+) -> None:
+    """Write whole documents for `omnisteval longform`, where a source word takes one second."""
+    segments = []
+    with (folder / DOCUMENTS).open("w", encoding="utf-8") as log:
+        for number, (trace, members) in enumerate(zip(outputs, documents, strict=True)):
+            line = {
+                "source": f"document-{number}",
+                "prediction": trace.text,
+                "delays": [1000 * delay for delay in trace.delays],
+                "source_length": 1000 * trace.source_words,
+            }
+            log.write(json.dumps(line, ensure_ascii=False) + "\n")
+            offset = 0
+            for member in members:
+                words = len(sources[member].split())
+                place = {"wav": line["source"], "offset": offset, "duration": words}
+                segments.append(place)
+                offset += words
+    (folder / SEGMENTS).write_text(json.dumps(segments) + "\n", "utf-8")
+    lines = "".join(f"{one_space(reference)}\n" for reference in references)
+    (folder / REFERENCES).write_text(lines, "utf-8")
+
+
+def read_instances(folder: Path) -> list[dict[str, Any]]:
+    with (folder / LOG).open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]

@@ -7,6 +7,7 @@ processing of a word starts when the word has been spoken and the previous work 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,38 @@ from typing import Any
 import numpy as np
 import torch
 
+from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.latency import TIMED, mean_scores
 from waitinfo.streaming.translator import Translator
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Settings for measuring computation-aware latency."""
+
+    rate: float  # words per second
+    sentences: int  # sentences to time, spread evenly over the test set
+
+    def measured(self, found: dict[str, Any] | None, count: int) -> bool:
+        """Whether a point already has this timing, for a test set of `count` sentences."""
+        if not found:
+            return False
+        threads = torch.get_num_threads()
+        return (
+            found["words_per_second"] == self.rate
+            and found["sentences"] == len(self.choose(count))
+            and found.get("threads", threads) == threads
+        )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < math.inf:
+            raise WaitinfoError(f"--rate {self.rate:g}: must be above 0 words per second")
+        if self.sentences < 1:
+            raise WaitinfoError(f"--timed {self.sentences}: must be at least 1")
+
+    def choose(self, count: int) -> list[int]:
+        wanted = min(count, self.sentences)
+        return [number * count // wanted for number in range(wanted)]
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar
+from functools import lru_cache, wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from waitinfo.errors import unknown
 from waitinfo.model.cache import KeyValueCache, Pages, Rows
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
@@ -50,7 +52,7 @@ def attend(
 @lru_cache(maxsize=1)
 def _paged_attention() -> Callable[..., Tensor] | None:
     try:
-        from waitinfo.model.kernels.paged import paged_attention
+        from waitinfo.model.kernels.rows import paged_attention
     except ImportError:  # Triton is not installed
         return None
     return paged_attention
@@ -213,3 +215,64 @@ class CrossAttention(nn.Module):
 
 # Values of `model.cross_attention`. Systems register theirs when they are imported.
 CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}
+
+
+def cross_attention(name: str) -> type[CrossAttention]:
+    if name not in CROSS_ATTENTIONS:
+        raise unknown("model.cross_attention", name, CROSS_ATTENTIONS)
+    return CROSS_ATTENTIONS[name]
+
+
+# Attention without cuDNN
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class OnDevice(Protocol):
+    @property
+    def device(self) -> torch.device: ...
+
+
+M = TypeVar("M", bound=OnDevice)
+
+
+class WithoutCudnn:
+    """A context for many threads: the first to enter saves the setting, the last restores it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.backends.cuda.cudnn_sdp_enabled()
+                torch.backends.cuda.enable_cudnn_sdp(False)
+            self._inside += 1
+
+    def __exit__(self, *error: Any) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.backends.cuda.enable_cudnn_sdp(self._before)
+
+
+_context = WithoutCudnn()
+
+
+def without_cudnn_attention(
+    method: Callable[Concatenate[M, P], R],
+) -> Callable[Concatenate[M, P], R]:
+    """Decorate a method of a model: on a GPU, it runs without cuDNN attention."""
+
+    @wraps(method)
+    def call(model: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if model.device.type != "cuda":
+            return method(model, *args, **kwargs)
+        with _context:
+            return method(model, *args, **kwargs)
+
+    return call

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import CROSS_ATTENTIONS
-from waitinfo.systems import SYSTEMS
+
+# Small, Base and Big are those of the paper.
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"width": 128, "ffn": 256, "encoder_layers": 2, "decoder_layers": 2, "heads": 4},
+    "small": {"width": 512, "ffn": 1024, "encoder_layers": 6, "decoder_layers": 6, "heads": 4},
+    "base": {"width": 512, "ffn": 2048, "encoder_layers": 6, "decoder_layers": 6, "heads": 8},
+    "big": {"width": 1024, "ffn": 4096, "encoder_layers": 6, "decoder_layers": 6, "heads": 16},
+}
 
 CHOICES = {
     "encoder": ("causal", "bidirectional"),
@@ -34,19 +40,17 @@ class ModelConfig:
     activation_dropout: float = 0.0
     norm: str = "pre"  # layer norm before each sublayer, or after it ("post") as in the paper
     encoder: str = "causal"  # causal: a source state depends on earlier tokens only
-    cross_attention: str = "plain"
+    cross_attention: str = "plain"  # or that of a system
     info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
-    info_self_attention: bool = True  # Eq. 8-9
-    info_cross_attention: bool = True  # Eq. 10-11
+    info_self_attention: bool = True  # self-attention is aware of info
+    info_cross_attention: bool = True  # cross-attention prefers tokens of similar info
     info_dropout: bool = True  # info follows embedding dropout, as in the authors' code
     source_info: str = "learned"  # "one" fixes every source info to 1
     target_info: str = "learned"
     write_head: bool = False  # predict a probability of WRITE from each decoder state
 
     def __post_init__(self) -> None:
-        if self.cross_attention not in CROSS_ATTENTIONS:
-            SYSTEMS.load()  # systems register their cross-attention
-        for name, allowed in {**CHOICES, "cross_attention": tuple(CROSS_ATTENTIONS)}.items():
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"model.{name}", getattr(self, name), allowed)
         for name in ("width", "ffn", "encoder_layers", "decoder_layers", "heads"):

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.attention import (
-    CROSS_ATTENTIONS,
     AttentionReport,
     Memory,
     SelfAttention,
     SelfView,
     SourceView,
+    cross_attention,
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
@@ -79,7 +79,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
-        self.cross = CROSS_ATTENTIONS[config.cross_attention](
+        self.cross = cross_attention(config.cross_attention)(
             config.width, config.heads, config.attention_dropout
         )
         self.feed_forward = FeedForward(config)

@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.quantize import dequantize
 
 PART = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 
@@ -66,11 +65,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise WaitinfoError(f"{path}: cannot be read as safetensors ({error})") from None
-
-
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    """Load all tensors of a model folder as floats."""
-    return dequantize(load_stored(folder))
 
 
 def load_stored(folder: Path) -> dict[str, Tensor]:

@@ -8,9 +8,8 @@ position may see, and optionally through its own kind of cross-attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +22,13 @@ from waitinfo.model.attention import (
     Memory,
     SelfView,
     SourceView,
+    without_cudnn_attention,
 )
 from waitinfo.model.cache import KeyValueCache, LayerCaches
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.cudnn import without_cudnn_attention
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
-from waitinfo.model.integer import IntegerEmbedding, IntegerMatrix
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
-from waitinfo.model.loss import Terms, token_terms
-from waitinfo.model.native import NativeEmbedding, NativeModel
-from waitinfo.model.precision import product_dtype
+from waitinfo.model.loss import Terms, product_dtype, token_terms
 from waitinfo.text.special import PAD
 
 
@@ -51,7 +47,7 @@ class Encoded:
 
     memories: list[Memory]
     info: Tensor | None  # [B, S]
-    joint: Tensor | None = None  # [B, S, layers, 2, H, d/H]: all memories in one, if so computed
+    joint: Tensor | None = None  # [B, S, layers, 2, H, d/H]: all memories, if they are one tensor
 
     @property
     def width(self) -> int:
@@ -91,6 +87,10 @@ def _embedding(vocabulary: int, width: int) -> nn.Embedding:
 
 
 class Transformer(nn.Module):
+    """The network; `integers` has one that computes with 8-bit integers."""
+
+    exact_bias: ClassVar[bool] = False  # whether logarithms of info are taken in float64
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -112,14 +112,7 @@ class Transformer(nn.Module):
         last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
         self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
-        self.joint_memory: nn.Module | None = None  # makes all memories at once; see `conversion`
-        self.native: NativeModel | None = None  # the same layers in compiled code
-        self.native_source: NativeEmbedding | None = None
-        self.native_target: NativeEmbedding | None = None
         self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
-        self.before_loss: Callable[[], None] | None = (
-            None  # called before each loss; set by `training.fusing`
-        )
         self._initialise()
 
     def _token_info(self, vocabulary: int, kind: str) -> TokenInfo | None:
@@ -179,14 +172,10 @@ class Transformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """What activations are computed in."""
-        dtype = self.source_embedding.weight.dtype
-        return dtype if dtype.is_floating_point else torch.float32
+        return self.source_embedding.weight.dtype
 
     def parameter_count(self) -> int:
-        integers = [module for module in self.modules() if isinstance(module, IntegerMatrix)]
-        return sum(parameter.numel() for parameter in self.parameters()) + sum(
-            matrix.size for matrix in integers
-        )
+        return sum(parameter.numel() for parameter in self.parameters())
 
     # Embedding
 
@@ -197,16 +186,12 @@ class Transformer(nn.Module):
 
         table: position embeddings made by `position_table`, with a row for every position in `at`.
         """
-        if self.native_source is not None and at is not None and table is not None:
-            return Embedded(*self.native_source(tokens, at, table), at)
         return self._embed(self.source_embedding, self.source_info, tokens, at, table)
 
     def embed_target(
         self, tokens: Tensor, at: Tensor | None = None, table: Tensor | None = None
     ) -> Embedded:
         """Embed decoder inputs [B, T], which start with begin-of-sequence."""
-        if self.native_target is not None and at is not None and table is not None:
-            return Embedded(*self.native_target(tokens, at, table), at)
         return self._embed(self.target_embedding, self.target_info, tokens, at, table)
 
     def position_table(self, positions: int) -> Tensor:
@@ -265,13 +250,9 @@ class Transformer(nn.Module):
 
     def _encoded(self, x: Tensor, info: Tensor | None) -> Encoded:
         states = self.encoder_norm(x)
-        if self.joint_memory is None:
-            return Encoded([cross.memory(states) for cross in self._crosses()], info)
-        joint = self.joint_memory(states)
-        layers = joint.permute(2, 3, 0, 4, 1, 5).unbind()  # [2, B, H, S, d/H] each
-        return Encoded([Memory(layer[0], layer[1]) for layer in layers], info, joint)
+        return Encoded([cross.memory(states) for cross in self.crosses()], info)
 
-    def _crosses(self) -> list[CrossAttention]:
+    def crosses(self) -> list[CrossAttention]:
         return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
 
     def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
@@ -378,8 +359,7 @@ class Transformer(nn.Module):
         weight = None
         if self.config.info_cross_attention and target.info is not None:
             assert encoded.info is not None
-            exact = isinstance(self.target_embedding, IntegerEmbedding)
-            weight = consistency(encoded.info, target.info, exact)
+            weight = consistency(encoded.info, target.info, self.exact_bias)
         bias = cross_bias(visible, encoded.width, weight)
         read_bias = None
         if read is not None and read is not visible:
@@ -388,27 +368,19 @@ class Transformer(nn.Module):
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> LayerCaches:
         """Empty caches, one per layer."""
-        heads = self.config.heads
-        like = torch.empty(0, device=self.device, dtype=self.dtype)
+        heads, like = self.config.heads, torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
-        if isinstance(self.target_embedding, IntegerEmbedding):
-            shape = (layers, 2, rows, heads, capacity, width)
-            return LayerCaches.of(like.new_zeros(shape))
         return LayerCaches(KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers))
 
     def new_memories(self, rows: int, capacity: int) -> LayerCaches:
         """Empty caches of source keys and values, one per decoder layer."""
-        heads = self.config.heads
-        like = torch.empty(0, device=self.device, dtype=self.dtype)
+        heads, like = self.config.heads, torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
-        if self.joint_memory is not None:
-            layers = self.config.decoder_layers
-            return LayerCaches.of(like.new_zeros(layers, 2, rows, heads, capacity, width))
         return LayerCaches(
             KeyValueCache(
                 rows, heads, capacity, width, like.to(cross.dtype or like.dtype), cross.key_vectors
             )
-            for cross in self._crosses()
+            for cross in self.crosses()
         )
 
     def new_states(self, rows: int) -> list[Tensor]:
@@ -416,14 +388,12 @@ class Transformer(nn.Module):
         exact = torch.promote_types(self.dtype, torch.float32)
         return [
             torch.zeros(rows, self.config.heads, device=self.device, dtype=exact)
-            for cross in self._crosses()
+            for cross in self.crosses()
             if cross.carries
         ]
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., d] -> [..., V]; the output matrix is the target embedding."""
-        if isinstance(self.target_embedding, IntegerEmbedding):
-            return self.target_embedding.scores(states)
         return F.linear(states, self.target_embedding.weight)
 
     def write_logits(self, states: Tensor) -> Tensor | None:

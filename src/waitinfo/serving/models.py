@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import Languages
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 COMPARED = ("wait-k", "full")  # systems beside a model's own, to see them side by side
 

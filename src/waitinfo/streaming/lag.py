@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waitinfo.errors import number
-from waitinfo.model.calibration import Calibration, interpolate, read_calibration
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState, Replay
 from waitinfo.systems import System, check_dial
+from waitinfo.trained.calibration import Calibration, interpolate, read_calibration
 
 SPAN = 25  # words shown after which a lag is measured within a sentence
 GAIN = 0.025  # share of the accumulated error that is corrected at a time

@@ -12,15 +12,14 @@ from collections.abc import Iterable
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Arrival, Channel, Mark
-from waitinfo.streaming.engine import NOT_FINITE, TokenEvent
+from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.recorded import AnyEngine
 
 
 class Rounds:
     """The sessions of all streams and the engine that they share."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.by_slot: dict[int, Channel] = {}
         self.arrivals: deque[Channel] = deque()  # streams with something new

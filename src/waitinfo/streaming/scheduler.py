@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, describe
+from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.observer import Observer, RoundStats
-from waitinfo.streaming.recorded import AnyEngine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
@@ -46,7 +46,7 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: Engine,
         observer: Observer | None = None,
         queue: int = QUEUE,
         clock: Callable[[], float] = time.monotonic,

@@ -10,18 +10,18 @@ from typing import Any, overload
 import torch
 
 from waitinfo.errors import WaitinfoError, whole
-from waitinfo.model.bundled import find_model
-from waitinfo.model.saving import LoadedModel, load_model
 from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, shown_text
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.observer import Observer
-from waitinfo.streaming.recorded import new_engine
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
+from waitinfo.trained.folder import find_model
+from waitinfo.trained.saving import LoadedModel, load_model
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}

@@ -33,7 +33,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import Memory
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.likelihood import linear_log_probability
+from waitinfo.model.loss import linear_log_probability
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.systems.base import LossContext, Losses, System, SystemOptions
 from waitinfo.systems.interface import Dial, PolicyState, Step

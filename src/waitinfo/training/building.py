@@ -12,15 +12,14 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
-from waitinfo.model.bundled import find_model
+from waitinfo.model.attention import CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.folder import read_config, resolve_model
-from waitinfo.model.saving import load_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import find_model, read_config, resolve_model
+from waitinfo.trained.saving import load_model
 from waitinfo.training.config import RunConfig
 
 # Of the model. The first two have no weights; a write head can be left out or begin untrained.
@@ -82,7 +81,7 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     may_differ |= {name for name in SIDES.values() if not learned or new[name] == "one"}
     if not learned:
         may_differ.add("info")
-    if CROSS_ATTENTIONS[old["cross_attention"]].key_vectors == 1:  # as plain attention has
+    if cross_attention(old["cross_attention"]).key_vectors == 1:  # as plain attention has
         may_differ.add("cross_attention")
     return next((name for name in new if old[name] != new[name] and name not in may_differ), None)
 

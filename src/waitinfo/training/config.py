@@ -10,8 +10,7 @@ from typing import Any
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.config import ModelConfig
-from waitinfo.model.sizes import SIZES
+from waitinfo.model.config import SIZES, ModelConfig
 from waitinfo.systems import System, build_system, system_class
 from waitinfo.text.corpus import Corpus
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,13 @@ HEAD_WIDTHS = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 to TF32
 
 
-def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
+def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> Callable[[], None]:
     """Let a model train with fused kernels, under autocast to half precision.
 
-    Parameters and their names stay the same: optimizers and checkpoints notice nothing.
+    Parameters and their names stay the same: optimizers and checkpoints notice nothing. Returns
+    what to call before each loss.
     """
-    model.before_loss = partial(_narrow_all, _replace_linears(model), dtype)
+    before_loss = partial(_narrow_all, _replace_linears(model), dtype)
     for module in model.modules():
         if isinstance(module, SelfAttention):
             module.attend = _self_attend
@@ -40,6 +42,7 @@ def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> None:
         if isinstance(module, DecoderLayer):
             _join(module.around_cross, module.cross.out)
     model.token_terms = kernels.token_terms
+    return before_loss
 
 
 class HalfLinear(nn.Linear):

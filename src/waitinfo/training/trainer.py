@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.saving import save_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
+from waitinfo.trained.saving import save_model
 from waitinfo.training.averaging import build_average
 from waitinfo.training.batches import BatchStream, Share, UpdateBatches
 from waitinfo.training.building import build_model
@@ -94,7 +94,7 @@ class Trainer:
         if wanted and self.device.type == "cuda" and importlib.util.find_spec("triton"):
             from waitinfo.training.fusing import fuse
 
-            fuse(self.model)
+            self.updater.before_loss = fuse(self.model)
 
     # The loop
 

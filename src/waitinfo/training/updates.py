@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -30,8 +31,6 @@ class Objective(nn.Module):
         self.model, self.system = model, system
 
     def forward(self, batch: Batch, context: LossContext) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.model.before_loss:
-            self.model.before_loss()
         losses: Losses = self.system.loss(self.model, batch, context)
         return losses.total, losses.parts
 
@@ -54,6 +53,7 @@ class Updater:
     ) -> None:
         self.model, self.system, self.config, self.processes = model, system, config, processes
         self.device = processes.device
+        self.before_loss: Callable[[], None] | None = None  # of fused kernels
         self.guard = FiniteGuard(self.device)
         self.optimizer = self._optimizer()
         self.objective = self._objective()
@@ -169,6 +169,8 @@ class Updater:
         if isinstance(self.objective, DistributedDataParallel):
             self.objective.require_backward_grad_sync = last
         with self.autocast():
+            if self.before_loss:
+                self.before_loss()
             total, parts = self.objective(batch, context)
         # Distributed gradients are averaged over processes; the loss is a sum over all of them.
         (total * share).backward()

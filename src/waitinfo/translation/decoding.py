@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.saving import LoadedModel
+from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import System, check_dial
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.sampling import Sampler, sentence_keys
 from waitinfo.translation.search import Candidate, GreedySearch
@@ -211,7 +212,9 @@ class SentenceDecoder:
         """Whether compiled code does what is asked: the engine's caches need no padding there."""
         options = self.options
         special = options.beam > 1 or options.samples or options.scores or self.others
-        return self.model.native is not None and not special
+        model = self.model
+        native = model.native if isinstance(model, IntegerTransformer) else None
+        return native is not None and not special
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
         """Translate as streams that get all their input at once."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.folder import fingerprint
-from waitinfo.model.saving import LoadedModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.files import check_readable, check_writable, read_bytes
 from waitinfo.text.identification import other_language
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import WINDOW, Lines, LineTranslator, Translation
 from waitinfo.translation.sharing import Block, FilePlan, Processes, UnfinishedFile

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import torch
 
-from waitinfo.model.saving import LoadedModel
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.languages import Languages
 from waitinfo.text.scripts import is_unspaced
+from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import Batch, SentenceDecoder, TranslationOptions
 from waitinfo.translation.search import Candidate
 from waitinfo.translation.sentences import SentenceCutter

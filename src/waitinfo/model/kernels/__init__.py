@@ -1,6 +1,6 @@
 """Fused kernels for a GPU, in Triton, which is installed with torch for CUDA.
 
-Those for streaming are in `paged` and `rows`. Here are those for training:
+Those for streaming are in `rows`. Here are those for training:
 
 Sentences are short: the whole attention of one head fits on one multiprocessor. Once the matrix
 products are fast, most of a training step is memory traffic of activations, so each kernel replaces
@@ -10,10 +10,9 @@ H200.
 """
 
 from waitinfo.model.kernels.attention import MOST_KEYS, attention, self_attention
-from waitinfo.model.kernels.feed_forward import linear_relu
+from waitinfo.model.kernels.layers import add_norm, linear_relu
 from waitinfo.model.kernels.loss import token_terms
 from waitinfo.model.kernels.monotonic import MOST_SOURCES, expected_alignment, lookback
-from waitinfo.model.kernels.residual import add_norm
 
 __all__ = [
     "MOST_KEYS",

@@ -1,7 +1,7 @@
-/* The layers of an integer model in C: what exact.py and integer.py compute, with the same bits.
+/* The layers of an integer model in C: what model/integers computes, with the same bits.
  *
  * Products of integers are exact in any order, and attention rounds its operands so that sums of
- * floats are exact too (see exact.py). What is left, sums of layer norm and softmax, is in double
+ * floats are exact too (see integers/exact.py). What is left, sums of layer norm and softmax, is in double
  * precision. So this code must not be compiled with options that reorder or fuse other operations:
  * -ffp-contract=off, no -ffast-math.
  *

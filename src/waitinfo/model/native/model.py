@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from waitinfo.model.native.kernels import (
+from waitinfo.model.native.library import (
     KEYS,
     MOST_WIDTH,
     Cache,
@@ -19,8 +19,9 @@ from waitinfo.model.native.kernels import (
     Model,
     Norm,
     address,
+    divide,
+    run,
 )
-from waitinfo.model.native.threads import divide, run
 from waitinfo.text.special import BOS, PAD
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from waitinfo.model.native.kernels import Reading, Writing, address
+from waitinfo.model.native.library import Reading, Writing, address, divide, run
 from waitinfo.model.native.model import NEVER, NativeCaches, NativeModel
-from waitinfo.model.native.threads import divide, run
 
 if TYPE_CHECKING:
-    from waitinfo.model.native.embedding import NativeEmbedding
+    from waitinfo.model.native.weights import NativeEmbedding
 
 FEW = 16  # rows that there is room for at first
 Shapes = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]

@@ -1,11 +1,38 @@
 """The engine: many streams on one model, each at its own pace, nothing computed twice.
 
-`slots` holds the state of every stream, `encoding` brings the caches up to the source that has
-arrived, `writing` computes the next target tokens, and `engine` runs the rounds.
+`engine` runs the rounds, `slots` holds the state of every stream, `decision` says who READs, WRITEs
+or ends, and a `backend` computes: with torch (`plain`), compiled code (`compiled`), or recorded
+(`streaming.recorded`).
 """
 
-from waitinfo.streaming.engine.base import ENDINGS
-from waitinfo.streaming.engine.engine import NOT_FINITE, Engine
-from waitinfo.streaming.engine.slots import READ, WRITE, Kind, TokenEvent, length_limit
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.decision import length_limit
+from waitinfo.streaming.engine.engine import ENDINGS, NOT_FINITE, Engine
+from waitinfo.streaming.engine.events import READ, WRITE, Kind, TokenEvent
+from waitinfo.systems.base import System
 
-__all__ = ["ENDINGS", "NOT_FINITE", "READ", "WRITE", "Engine", "Kind", "TokenEvent", "length_limit"]
+__all__ = [
+    "ENDINGS", "NOT_FINITE", "READ", "WRITE", "Engine", "Kind", "TokenEvent", "length_limit",
+    "new_engine",
+]  # fmt: skip
+
+
+def new_engine(
+    model: Transformer,
+    system: System,
+    slots: int,
+    capacity: int,
+    ending: str,
+    round_tokens: int,
+    recorded: bool = True,
+) -> Engine:
+    """The fastest engine for a model: on a GPU, unless `recorded` is off, a recorded one.
+
+    Its usual launches are recorded now. Systems and models that cannot be recorded get another.
+    """
+    from waitinfo.streaming.recorded import new_backend, recordable
+
+    make = None
+    if recorded and model.device.type == "cuda" and recordable(model, system):
+        make = new_backend
+    return Engine(model, system, slots, capacity, ending, round_tokens, make)

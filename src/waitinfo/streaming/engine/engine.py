@@ -1,9 +1,8 @@
 """Rounds over all slots.
 
-Source tokens are fed as they arrive. A round encodes what has arrived for all slots in one pass,
-lets every slot READ until its system wants to WRITE, and computes the next target token of all
-slots that do in one pass. Slots join, leave and restart at any time; rows differ in length and are
-never padded again.
+Source tokens are fed as they arrive. A round encodes what has arrived for all slots, lets every
+slot READ until its system wants to WRITE, and computes the next target token of all slots that do.
+Slots join, leave and restart at any time; rows differ in length and are never padded again.
 
 A slot sees only what it has read. Input that is already there is encoded ahead, in one pass; with
 a causal encoder that is the same as encoding it token by token.
@@ -11,43 +10,39 @@ a causal encoder that is the same as encoding it token by token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.attention import CrossAttention
 from waitinfo.model.transformer import Transformer
-from waitinfo.streaming.engine.again import reads_again
-from waitinfo.streaming.engine.base import BaseEngine, check_tokens
-from waitinfo.streaming.engine.encoding import PASS_TOKENS, SourceEncoder
-from waitinfo.streaming.engine.native import NativeWriter, native_for
-from waitinfo.streaming.engine.shifting import Shifter
-from waitinfo.streaming.engine.slots import (
-    Numbers,
-    Rows,
-    Slots,
-    Standing,
-    TokenEvent,
-    length_limit,
-)
-from waitinfo.streaming.engine.writing import Candidates, TargetWriter
+from waitinfo.streaming.engine.backend import PASS_TOKENS, Backend, Events, Rules
+from waitinfo.streaming.engine.compiled import NativeBackend, compiled
+from waitinfo.streaming.engine.events import TokenEvent
+from waitinfo.streaming.engine.plain import TorchBackend
+from waitinfo.streaming.engine.slots import Chosen, Path, Slots
 from waitinfo.systems.base import System
-from waitinfo.text.special import EOS
+from waitinfo.text.special import BOS, EOS
 
+ENDINGS = ("guard", "allow")
 NOT_FINITE = (
     "the model computed values that are not finite; its weights may be damaged, or dtype too narrow"
 )
 
 
-class Engine(BaseEngine):
+class Engine:
     """`slots` streams of at most `capacity` source tokens each, end-of-sentence counted.
 
     A round encodes about `round_tokens` source tokens, so that one long text does not delay the
-    other slots. Not thread-safe.
+    other slots. `backend` makes what computes; without it, that is compiled code where there is
+    some for the model, else torch. Not thread-safe.
     """
 
-    state: Slots
+    cuts_loops: ClassVar[bool] = True
 
     @torch.no_grad()
     @torch.inference_mode(False)  # slots are also changed outside of it
@@ -59,217 +54,217 @@ class Engine(BaseEngine):
         capacity: int = 256,
         ending: str = "guard",
         round_tokens: int = PASS_TOKENS,
+        backend: Callable[[Transformer, System, Slots, Rules], Backend] | None = None,
     ) -> None:
-        super().__init__(model, system, slots, capacity, ending)
+        if ending not in ENDINGS:
+            raise unknown("ending", ending, ENDINGS)
+        if slots < 1 or capacity < 2:
+            raise WaitinfoError("an engine needs at least one slot of at least two tokens")
+        system.check_model(model.config)
+        self.model, self.system = model, system
+        self.slots, self.capacity = slots, capacity
+        self.has_info = model.source_info is not None
         self.state = Slots(slots, capacity)
-        native = native_for(model, system)
-        self.source = SourceEncoder(model, self.state, round_tokens, native)
-        writer = TargetWriter if native is None else NativeWriter
-        self.target = writer(model, system, self.state, self.source)
-        self.shifter = Shifter(model, system, self.state, self.source, self.target)
-        self._for_arrays = getattr(system.ready, "for_arrays", False)
-        self._runnable: dict[int, None] = {}  # slots that can go on, longest waiting first
-        self._held: set[int] = set()
-        self._events: list[TokenEvent] = []  # of the round under way
+        if backend is None:
+            backend = NativeBackend if compiled(model, system) else TorchBackend
+        rules = Rules(ending == "guard", self.cuts_loops, round_tokens)
+        self.backend = backend(model, system, self.state, rules)
+        self._found: Events = []  # of the round under way
 
     # Slots
 
     @property
+    def free(self) -> list[int]:
+        """Slots that are not in use."""
+        return self.state.free
+
+    @property
+    def fed(self) -> NDArray[np.bool_]:
+        """By slot: whether its source is complete."""
+        return self.state.fed
+
+    @property
+    def failed(self) -> set[int]:
+        """Slots whose numbers are not finite, until they are reset."""
+        return self.state.failed
+
+    @property
     def bytes_per_slot(self) -> int:
-        """Memory that a slot takes, used or not."""
-        caches = (self.source.caches, self.source.memory, self.target.caches)
-        return sum(cache.nbytes for cache in caches) // self.slots
+        """Memory that a slot takes, on average."""
+        return self.backend.nbytes // self.slots
 
     @property
     def runnable(self) -> list[int]:
-        return [slot for slot in self._runnable if slot not in self._held]
+        """The slots of the next round."""
+        return self.state.runnable.tolist()
 
     @property
     def busy(self) -> bool:
-        return any(slot not in self._held for slot in self._runnable)
+        """Whether a round would do something."""
+        return bool(len(self.state.runnable))
 
     def can_go_on(self, slot: int) -> bool:
-        return slot in self._runnable
+        """Whether a slot has something to do without more input."""
+        return bool(self.state.going[slot])
+
+    def open(self, k: float) -> int:
+        """A slot for a new stream."""
+        slot = self.state.open()
+        self.reset(slot, k)
+        return slot
 
     def close(self, slot: int) -> None:
-        self._rest(slot)
-        self._held.discard(slot)
-        self.steered.discard(slot)
-        self.again.discard(slot)
+        """Give a slot back, whatever it is doing."""
+        self.backend.release(slot)
         self.state.close(slot)
 
     def reset(self, slot: int, k: float) -> None:
-        if slot in self.failed:
-            self.source.clear(slot)
-            self.target.clear(slot)
-            self.failed.discard(slot)
-        self._rest(slot)
+        """Start a new source in a slot."""
+        self.backend.release(slot)
         self.state.reset(slot, k)
-        self.target.reset(slot)
 
     def shift(self, slot: int, k: float, source: int, target: int) -> None:
-        self._rest(slot)
+        """Go on in a slot without its first source and target tokens.
+
+        The next rounds encode the others again.
+        """
+        self.backend.release(slot)
         self.state.shift(slot, k, source, target)
-        self.target.reset(slot)
-        self._wake(slot)
+        self.state.wake(slot)
 
     def hold(self, slot: int) -> None:
-        self._held.add(slot)
+        """Leave a slot out of the rounds until `resume`."""
+        self.state.held[slot] = True
 
     def resume(self, slot: int) -> None:
-        self._held.discard(slot)
+        """Take a slot into the rounds again."""
+        self.state.held[slot] = False
+
+    # Source, target and dial
+
+    def room(self, slot: int) -> int:
+        """Source tokens a slot can still take, with room left for end-of-sentence."""
+        return self.state.room(slot)
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool = False) -> None:
+        """Source tokens that have arrived; `complete` adds end-of-sentence."""
         check_tokens(tokens, self.model.config.source_vocabulary)
         self.state.feed(slot, tokens, complete)
-        self.source.preview(slot)
-        self._wake(slot)
+        self.backend.fed(slot)
+        self.state.wake(slot)
 
-    def _wake(self, slot: int) -> None:
-        state = self.state
-        there = len(state.sources[slot]) >= max(1, state.read[slot])
-        if state.active[slot] and there and slot not in self.failed:
-            self._runnable[slot] = None
+    def force(self, slot: int, path: Path) -> None:
+        """Write these tokens first, each once so many source tokens are read."""
+        check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
+        self.state.forced.put(slot, path)
 
-    def _rest(self, slot: int) -> None:
-        self._runnable.pop(slot, None)
+    def begin(self, slot: int, path: Path, read: int) -> None:
+        """Begin a source with tokens that were read and written before, as after a shift.
+
+        The reads are reported again once the source is there.
+        """
+        check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
+        self.state.begin(slot, path, read)
+
+    def set_patience(self, slot: int, refusals: int) -> None:
+        """Let the model end this source before it is complete, after so many refusals in a row.
+
+        0, as in every new source, leaves that to `ending`.
+        """
+        self.state.patience[slot] = refusals
+
+    def set_dial(self, slot: int, k: float) -> None:
+        """Turn a slot's dial; counts from the next decision on."""
+        if self.state.k[slot] != k:
+            self.state.k[slot] = k
+            self.state.wake(slot)
+
+    def steer(self, slot: int, steered: bool) -> None:
+        """Say whether the dial of a slot may change after every token that it writes."""
+        if steered:
+            self.state.steered.add(slot)
+        else:
+            self.state.steered.discard(slot)
+
+    @torch.inference_mode()
+    def alignment(self, slot: int) -> NDArray[Any]:
+        """[T, S] how much each token written has looked at each source token read.
+
+        It says where a window may be cut.
+        """
+        return align(self.model, *self.state.history(slot))
 
     # Rounds
 
-    def advance(self, only: Iterable[int] | None = None) -> list[TokenEvent]:
-        rows = self.runnable
+    def advance(self, only: Iterable[int] | None = None) -> Sequence[TokenEvent]:
+        """One round of all slots that can go on, or of some of them.
+
+        If it raises, no token is lost or computed twice: the next round continues from there.
+        """
+        rows = self.state.runnable
         if only is not None:
-            chosen = set(only)
-            rows = [slot for slot in rows if slot in chosen]
-        if rows:
-            self._fail(self.source.advance(rows))
-            rows = self.shifter.restore(sorted(slot for slot in rows if slot not in self.failed))
-        if rows:
-            if self.again:
-                self._events += reads_again(self.state, self.again.intersection(rows))
-                self.again.difference_update(rows)
-            index = np.array(rows)
-            ready = self._read_on(index)
-            if len(ready):
-                self._write(ready)
-            self._settle(index, ready)
-        events, self._events = self._events, []
+            rows = np.intersect1d(rows, np.fromiter(only, np.int64))
+        if self.state.shifted:
+            rows = self._restore(rows)
+        if self.state.again:
+            self._found.append(self.state.reads_again(rows))
+        if len(rows):
+            self.backend.advance(rows, self._found)
+        found, self._found = self._found, []
+        return found[0] if len(found) == 1 else [event for some in found for event in some]
+
+    def _restore(self, rows: Chosen) -> Chosen:
+        """Compute the kept tokens of shifted slots; the rows that can go on in this round."""
+        state = self.state
+        shifted = np.isin(rows, list(state.shifted))
+        waiting = rows[shifted]
+        if len(waiting):
+            self.backend.encode(waiting)
+            waiting = waiting[~np.isin(waiting, list(state.failed))]
+            done = waiting[state.encoded[waiting] >= state.read[waiting]]
+            if len(done):
+                state.source_info[done] = state.received[done, state.read[done]]
+                self.backend.rewrite(done)
+                state.shifted.difference_update(done.tolist())
+        return rows[~np.isin(rows, [*state.shifted, *state.failed])]
+
+    def run(self) -> list[TokenEvent]:
+        """Rounds until no slot can go on without more input."""
+        events: list[TokenEvent] = []
+        while self.busy:
+            events += self.advance()
         return events
 
-    def _fail(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            self.failed.add(slot)
-            self._rest(slot)
 
-    def _settle(self, rows: Rows, attempted: Rows) -> None:
-        """Rows that cannot go on leave the rounds at once, without an empty round.
+def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    """Compiled code looks tokens up without a check."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise WaitinfoError(f"tokens {min(tokens)} to {max(tokens)}: must be 0 to {vocabulary - 1}")
 
-        Rows that have not attempted to WRITE could not, and nothing has changed for them.
-        """
-        state = self.state
-        able = set(attempted[self._may_write(attempted)].tolist()) if len(attempted) else set()
-        for slot in rows.tolist():
-            more = slot in able or state.read.item(slot) < len(state.sources[slot])
-            if not (more and state.active[slot]):
-                self._rest(slot)
 
-    def _read_on(self, rows: Rows) -> Rows:
-        """Let rows READ until they may WRITE or have no more input; the rows that may."""
-        state, available = self.state, self.source.available(rows)
-        if self._alone(rows):
-            slot, most = rows.item(), available.item()
-            while not (may := self._may(slot)) and state.read.item(slot) < most:
-                self._events += state.read_next([slot])
-            return rows if may else rows[:0]
-        while True:
-            ready = self._may_write(rows)
-            hungry = ~ready & (state.read[rows] < available)
-            if not hungry.any():
-                return rows[ready]
-            self._events += state.read_next(rows[hungry].tolist())
+def align(
+    model: Transformer, source: Sequence[int], written: Sequence[int], path: Sequence[int]
+) -> NDArray[Any]:
+    """[T, S] how much each token written has looked at each source token read.
 
-    def _alone(self, rows: Rows) -> bool:
-        """Whether there is one row, of which numbers tell all: they are faster than arrays."""
-        return len(rows) == 1 and self._for_arrays and not self.state.forced
+    By cross-attention; where that is of a special kind, by when each token was written.
+    """
+    tokens = [token for token in written if token != EOS]
+    path = list(path[: len(tokens)])
+    if not tokens or model.config.cross_attention != CrossAttention.name:
+        return align_by_path(path, len(source))
+    # Encoded again: the caches may hold other numbers than attention takes.
+    device = model.device
+    lengths = torch.tensor([len(source)], device=device)
+    encoded = model.encode(model.embed_source(torch.tensor([source], device=device)), lengths)
+    target = model.embed_target(torch.tensor([[BOS, *tokens[:-1]]], device=device))
+    visible = torch.tensor([path], device=device)
+    return model.alignment(target, encoded, visible)[0].double().cpu().numpy()
 
-    def _may_write(self, rows: Rows) -> Numbers:
-        """[R] whether rows compute their next token now."""
-        if self._alone(rows):
-            return np.array([self._may(rows.item())])
-        may, state = self._may(rows), self.state
-        if state.forced:
-            read = state.read[rows]
-            within = (read > 0) & (state.written[rows] < length_limit(read))
-            again = state.complete[rows] | (within & state.forced.due(rows, read))
-            may = np.where(state.forced.mask(rows), again, may)
-        return may
 
-    def _may(self, rows: Rows | int) -> Any:
-        """Whether the system would compute the next token of some rows, or of one slot, now."""
-        standing, least = self.state.standing(rows), self.state.least[rows]
-        ready: Any = self.system.ready
-        wanted = ready(standing) if self._for_arrays else ready(standing.tensors()).numpy()
-        within = standing.written < length_limit(standing.read)
-        return standing.complete | (wanted & within & (standing.read >= least))
-
-    def _write(self, rows: Rows) -> None:
-        """Compute the next token of all rows in one pass; keep those that are accepted."""
-        state, standing = self.state, self.state.standing(rows)
-        found = self.target.step(rows, standing)
-        accepted = self._accepted(standing, found)
-        kept: list[tuple[int, int, float, bool]] = []
-        numbers, refused = [], []  # rows of the pass; slots
-        for number, slot in enumerate(rows.tolist()):
-            token, must = found.tokens[number], slot in state.forced
-            if not found.finite[number]:
-                self._fail([slot])
-                continue
-            if looping := not must and self._loops(slot, token):
-                token = EOS
-            early = token == EOS and self._ends_too_early(slot, looping)
-            if must or (accepted[number] and not early):
-                kept.append((slot, token, found.infos[number], looping))
-                numbers.append(number)
-            else:
-                refused.append(slot)
-        self.target.keep([slot for slot, *_ in kept], numbers, found)
-        self._events += [state.write(*choice) for choice in kept]
-        if refused:
-            self._read_after_refusal(np.array(refused))
-
-    def _accepted(self, standing: Standing, found: Candidates) -> Sequence[bool]:
-        """[R] whether the system takes the computed tokens."""
-        if found.step is None:
-            return [True] * len(found.tokens)
-        decided: list[bool] = self.system.accept(standing.tensors(), found.step).tolist()
-        complete = standing.complete.tolist()
-        return [a or b for a, b in zip(complete, decided, strict=True)]
-
-    def _loops(self, slot: int, token: int) -> bool:
-        """Whether a token would go on with a loop; such a translation ends instead."""
-        state = self.state
-        if not self.cuts_loops:
-            return False
-        target, source, read = state.targets[slot], state.sources[slot], state.read.item(slot)
-        return state.watches[slot].loops(target, token, source, read)
-
-    def _ends_too_early(self, slot: int, looping: bool) -> bool:
-        """Whether to refuse an end because the source goes on."""
-        state = self.state
-        if state.complete[slot]:
-            return False
-        patience = state.patience.item(slot)
-        if not (looping or patience > 0 or self.guard):
-            return False
-        if patience > 0 and state.refused[slot] >= patience and state.written[slot] > 0:
-            return False
-        state.refused[slot] += 1
-        return True
-
-    def _read_after_refusal(self, rows: Rows) -> None:
-        """A refused row needs at least one more source token for its next attempt."""
-        read = self.state.read[rows]
-        self.state.least[rows] = read + 1
-        more = read < self.source.available(rows)
-        if more.any():
-            self._events += self.state.read_next(rows[more].tolist())
+def align_by_path(path: Sequence[int], read: int) -> NDArray[Any]:
+    """[T, S] each token on the source token that it would follow without the initial wait."""
+    found = np.zeros((len(path), read))
+    for row, seen in enumerate(path):
+        found[row, max(0, seen - path[0])] = 1
+    return found

@@ -3,111 +3,93 @@
 A loop is a stretch of at least 12 tokens in which the same n-gram, of at most 32 tokens, is written
 three times or more in a row, and more often than any n-gram stands in a row in the source read so
 far. "Sehr, sehr, sehr" is too short to be one, and whatever the speaker repeats may be repeated.
+
+A run is the number of tokens at the end of a sequence that equal the one a period before; there is
+one for each of the periods 1 to 32. `run_after` and `is_loop` take arrays of any kind and are
+compiled into kernels, as the functions of `decision` are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from math import ceil
+from typing import Any
 
 import numpy as np
 
-TIMES = 3
-TOKENS = 12
-LONGEST = 32
+LONGEST = 32  # tokens of a repeated n-gram
+PERIODS = np.arange(1, LONGEST + 1, dtype=np.int32)
 
 
-NO_RUNS = [0] * LONGEST
+def run_after(same: "Any", run: "Any") -> "Any":
+    """A run after one more token, which equals the one a period before or not."""
+    return same * (run + 1)
 
 
-class Repeats:
-    """How often n-grams stand in a row in a sequence, kept up as it grows."""
-
-    def __init__(self) -> None:
-        self.counted = 0  # tokens
-        self.runs = NO_RUNS  # by period: tokens at the end that equal the one a period before
-        # How often an n-gram stands in a row, the last one perhaps cut short; 1 if none does twice.
-        self.most = 1
-
-    def after(self, tokens: Sequence[int], token: int) -> list[int]:
-        """What `runs` will be if a token follows those that were counted, which `tokens` are."""
-        recent = tokens[: -LONGEST - 1 : -1]
-        if token not in recent:
-            return NO_RUNS
-        pairs = zip(self.runs, recent, strict=False)  # the first tokens have fewer before them
-        longer = [run + 1 if token == other else 0 for run, other in pairs]
-        return longer + NO_RUNS[len(longer) :]
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Count all of these tokens, which begin with those that were counted."""
-        for at in range(self.counted, len(tokens)):
-            self.runs = self.after(tokens[max(0, at - LONGEST) : at], tokens[at])
-            if self.runs is not NO_RUNS:
-                for period, run in enumerate(self.runs, 1):
-                    if run >= period:
-                        self.most = max(self.most, ceil((run + period) / period))
-        self.counted = len(tokens)
-
-
-class LoopWatch:
-    """Looks for loops in one translation. It sees every token once, however often it is asked."""
-
-    def __init__(self) -> None:
-        self.written, self.read = Repeats(), Repeats()
-
-    def loops(self, written: Sequence[int], token: int, source: Sequence[int], read: int) -> bool:
-        """Whether a token after those written is part of a loop; `read` source tokens count.
-
-        Both sequences only grow.
-        """
-        self.written.extend(written)
-        if len(written) + 1 < TOKENS:
-            return False
-        runs = self.written.after(written, token)
-        if runs is NO_RUNS:
-            return False
-        for period, run in enumerate(runs, 1):
-            times = (run + period) // period
-            if times >= TIMES and run + period >= TOKENS:
-                self.read.extend(source[:read])
-                if times > self.read.most:
-                    return True
-        return False
+def is_loop(run: "Any", period: "Any", most: "Any") -> "Any":
+    """Whether a run is that of a loop; an n-gram stands `most` times in a row in the source."""
+    tokens = run + period
+    times = tokens // period
+    return (run > 0) & (tokens >= 12) & (times >= 3) & (times > most)
 
 
 def first_loop(written: Sequence[int], source: Sequence[int]) -> int | None:
     """The place of the first token that is part of a loop, after the whole source was read."""
-    watch, read = LoopWatch(), len(source)
-    for place, token in enumerate(written):
-        if watch.loops(written[:place], token, source, read):
-            return place
-    return None
+    runs = all_runs(np.array(written, np.int64))
+    if not is_loop(runs, PERIODS, 0).any():
+        return None
+    counts, length = RepeatCounts(1, len(source)), len(source)
+    counts.extend(np.array([source]), np.zeros(1, np.int64), np.array([length]))
+    found = is_loop(runs, PERIODS, counts.most[0, length]).any(1).nonzero()[0]
+    return int(found[0]) if len(found) else None
 
 
-def runs(tokens: Sequence[int]) -> list[int]:
-    """For every period, how many tokens at the end equal the one a period before: [LONGEST]."""
-    counted = Repeats()
-    counted.extend(tokens)
-    return counted.runs
+def all_runs(tokens: np.ndarray) -> np.ndarray:
+    """The runs of every beginning of a sequence [T]: [T, LONGEST]."""
+    before = np.zeros((1, LONGEST), np.int32)
+    first = np.zeros(1, np.int64)
+    return _runs(tokens[None], first, first, np.arange(len(tokens)), before)[0]
+
+
+def last_runs(tokens: np.ndarray) -> np.ndarray:
+    """The runs of a whole sequence: [LONGEST]."""
+    return all_runs(tokens)[-1] if len(tokens) else np.zeros(LONGEST, np.int32)
+
+
+def _runs(
+    sequences: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    turn: np.ndarray,
+    before: np.ndarray,
+) -> np.ndarray:
+    """Runs [R, T, P] of some sequences after their tokens from `starts` [R] on, in `turn` [T].
+
+    before: the runs [R, P] at the starts.
+    """
+    at = np.minimum(starts[:, None] + turn, sequences.shape[1] - 1)  # [R, T]
+    earlier = at[:, :, None] - PERIODS  # [R, T, P]
+    now = sequences[rows[:, None], at][:, :, None]
+    same = (sequences[rows[:, None, None], np.maximum(earlier, 0)] == now) & (earlier >= 0)
+    # A run began behind the last token that was different.
+    different = np.where(same, (-1 - before)[:, None], turn[:, None])
+    return turn[:, None] - np.maximum.accumulate(different, 1)
 
 
 class RepeatCounts:
-    """`Repeats.most` of every beginning of many sources, kept up as their tokens arrive."""
+    """How often n-grams stand in a row in every beginning of many sources, as tokens arrive."""
 
     def __init__(self, slots: int, capacity: int) -> None:
-        self.most = np.ones((slots, capacity + 1), np.int32)  # by number of tokens
+        # By number of tokens; the last n-gram perhaps cut short; 1 if none stands twice in a row.
+        self.most = np.ones((slots, capacity + 1), np.int32)
         self._runs = np.zeros((slots, LONGEST), np.int32)
-        self._counted = np.zeros(slots, np.int64)  # tokens
-        self._periods = np.arange(1, LONGEST + 1, dtype=np.int32)
+        self.counted = np.zeros(slots, np.int64)  # tokens
 
     def reset(self, slot: int) -> None:
         """Start a new source in a slot."""
-        self._counted[slot] = 0
+        self.counted[slot] = 0
         self._runs[slot] = 0
 
     def extend(self, sources: np.ndarray, rows: np.ndarray, ends: np.ndarray) -> None:
         """Count the tokens of some different rows [R] of sources up to ends [R]."""
-        starts = self._counted[rows]
+        starts = self.counted[rows]
         counts = ends - starts
         # Rows of similar counts go together, so that one long source pads no others.
         above, most = 0, 2
@@ -120,18 +102,12 @@ class RepeatCounts:
     def _extend(
         self, sources: np.ndarray, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray
     ) -> None:
-        periods, turn = self._periods, np.arange(int(counts.max()), dtype=np.int32)
-        at = np.minimum(starts[:, None] + turn, sources.shape[1] - 1)  # [R, T]
-        earlier = at[:, :, None] - periods  # [R, T, P]
-        now = sources[rows[:, None], at][:, :, None]
-        same = (sources[rows[:, None, None], np.maximum(earlier, 0)] == now) & (earlier >= 0)
-        # A run began behind the last token that was different.
-        different = np.where(same, (-1 - self._runs[rows])[:, None], turn[:, None])
-        runs = turn[:, None] - np.maximum.accumulate(different, 1)
-        times = np.where(runs >= periods, (runs + 2 * periods - 1) // periods, 1).max(2)
+        turn = np.arange(int(counts.max()), dtype=np.int32)
+        runs = _runs(sources, rows, starts, turn, self._runs[rows])
+        times = np.where(runs >= PERIODS, (runs + 2 * PERIODS - 1) // PERIODS, 1).max(2)
         times[:, 0] = np.maximum(times[:, 0], self.most[rows, starts])
         real = turn < counts[:, None]
         every, column = real.nonzero()
         self.most[rows[every], starts[every] + column + 1] = np.maximum.accumulate(times, 1)[real]
         self._runs[rows] = runs[np.arange(len(rows)), counts - 1]
-        self._counted[rows] = starts + counts
+        self.counted[rows] = starts + counts

@@ -1,46 +1,39 @@
-"""The state of every slot on the host: what it was fed, what it has read and written."""
+"""The state of every slot, of whatever backend: what it was fed, has encoded, read and written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from operator import neg
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from waitinfo.streaming.engine.base import Places
-from waitinfo.streaming.engine.forcing import Path
-from waitinfo.streaming.engine.loops import LoopWatch
+from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.engine.decision import length_limit
+from waitinfo.streaming.engine.events import READ, TokenEvent
+from waitinfo.streaming.engine.loops import (
+    LONGEST,
+    PERIODS,
+    RepeatCounts,
+    is_loop,
+    last_runs,
+    run_after,
+)
 from waitinfo.systems.base import PolicyState
 from waitinfo.text.special import EOS
 
-Kind = Literal["READ", "WRITE"]
-Reason = Literal["loop", "length"]
-READ: Kind = "READ"
-WRITE: Kind = "WRITE"
-Rows = NDArray[np.int64]  # slots, ascending
+Chosen = NDArray[np.int64]  # slots, ascending
 Numbers = NDArray[Any]
+Path = Sequence[tuple[int, int]]  # target tokens, each with the source tokens read before it
 
 
-def length_limit(read: Any) -> Any:
-    """The largest number of tokens that may be written once `read` source tokens were read."""
-    return 2 * read + 10
-
-
-class TokenEvent(NamedTuple):
-    """One token read or written by a slot."""
-
-    slot: int
-    kind: Kind
-    token: int
-    info: float
-    read: int  # source tokens read so far, this one included
-    written: int
-    source_info: float  # info read so far
-    target_info: float  # info written so far
-    last: bool = False  # nothing more will be written for this source
-    cut: Reason | None = None  # why it is the last, if the model did not end by itself
+def target_positions(capacity: int) -> int:
+    """Positions that the target of a source of `capacity` tokens can take."""
+    return length_limit(capacity) + 1
 
 
 class Standing(NamedTuple):
@@ -57,130 +50,276 @@ class Standing(NamedTuple):
         return PolicyState(*map(torch.from_numpy, self))
 
 
-class Slots(Places):
+class Slots:
     """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence.
 
     Kept in NumPy arrays: on a few numbers they are several times as fast as tensors.
     """
 
-    fed: list[bool]
-
     def __init__(self, count: int, capacity: int) -> None:
-        super().__init__(count, capacity)
-        self.source_info, self.target_info = np.zeros((2, count))
-        self.read, self.written = np.zeros((2, count), dtype=np.int64)
-        self.complete = np.zeros(count, dtype=bool)
-        self.least = np.ones(count, dtype=np.int64)  # tokens to read before the next attempt
-        self.sources: list[list[int]] = [[] for _ in range(count)]
-        self.targets: list[list[int]] = [[] for _ in range(count)]
-        self.paths: list[list[int]] = [[] for _ in range(count)]  # tokens read before each target
-        self.encoded = np.zeros(count, dtype=np.int64)  # source tokens in the caches
-        self.seen = [0] * count  # source tokens that the last step saw
-        self.fed = [False] * count  # the source is complete
-        self.active = [False] * count  # something is left to write
-        self.refused = np.zeros(count, dtype=np.int64)  # ends refused since the last token
-        self.watches = [LoopWatch() for _ in range(count)]
+        self.count, self.capacity = count, capacity
+        self.free = list(range(count - 1, -1, -1))
+        positions = target_positions(capacity) + 1
+        self.sources = np.zeros((count, capacity), np.int64)
+        self.targets = np.zeros((count, positions), np.int32)
+        self.paths = np.zeros((count, positions), np.int32)  # source tokens read before each target
+        self.received = np.zeros((count, capacity + 1))  # info after 0, 1, … source tokens
+        # Source tokens fed, encoded and read, and target tokens written.
+        self.counts = np.zeros((4, count), np.int64)
+        self.length, self.encoded, self.read, self.written = self.counts
+        self.source_info, self.target_info = np.zeros((2, count))  # info read and written
+        self.k = np.zeros(count)
+        self.least = np.ones(count, np.int64)  # source tokens to read before the next attempt
+        self.refused = np.zeros(count, np.int64)  # ends refused since the last token
+        self.patience = np.zeros(count, np.int64)  # refusals after which an end counts; 0 for never
+        self.runs = np.zeros((count, LONGEST), np.int32)  # of the target, see `loops`
+        self.repeated = RepeatCounts(count, capacity)  # of the source
+        self.fed = np.zeros(count, bool)  # the source is complete
+        self.active = np.zeros(count, bool)  # something is left to write
+        self.going = np.zeros(count, bool)  # can go on without more input
+        self.held = np.zeros(count, bool)  # left out of the rounds
+        self.restarted = np.zeros(count, bool)  # a device has still to forget the last source
+        self.woken = np.zeros(count, np.int64)  # turn in which it could go on again
+        self._turn = 0
+        self.failed: set[int] = set()  # their numbers are not finite, until they are reset
+        self.shifted: set[int] = set()  # their kept tokens are not in the caches yet
+        self.again: set[int] = set()  # they have to report what they had read
+        self.steered: set[int] = set()  # their dial may change after every token
+        self.forced = Forced()
+
+    # Beginning and ending
+
+    def open(self) -> int:
+        if not self.free:
+            raise WaitinfoError(
+                f"all {self.count} streams are in use; close one, or load the model with more"
+            )
+        return self.free.pop()
 
     def close(self, slot: int) -> None:
-        self.active[slot] = False
+        self.active[slot] = self.going[slot] = self.held[slot] = False
+        self.length[slot] = self.encoded[slot] = 0
         self.forced.drop(slot)
-        self.sources[slot], self.targets[slot], self.paths[slot] = [], [], []
-        self.encoded[slot] = 0
-        self.watches[slot] = LoopWatch()
         self.shifted.discard(slot)
-        self.free.append(slot)
-        self.free.sort(reverse=True)  # handing out low slots first keeps rows together
+        self.again.discard(slot)
+        self.steered.discard(slot)
+        self.failed.discard(slot)
+        insort(self.free, slot, key=neg)  # handing out low slots first keeps rows together
 
     def reset(self, slot: int, k: float) -> None:
         """Start a new source in a slot."""
-        self.sources[slot], self.encoded[slot] = [], 0
-        self.targets[slot], self.paths[slot], self.seen[slot] = [], [], 0
-        self.patience[slot] = 0
-        self.refused[slot] = 0
-        self.watches[slot] = LoopWatch()
-        self.shifted.discard(slot)
-        self.fed[slot], self.active[slot] = False, True
-        self.read[slot], self.written[slot], self.complete[slot] = 0, 0, False
-        self.least[slot] = 1
+        self.counts[:, slot] = 0
         self.source_info[slot] = self.target_info[slot] = 0
+        self.least[slot] = 1
+        self.refused[slot] = self.patience[slot] = 0
+        self.fed[slot] = self.going[slot] = False
+        self.active[slot] = self.restarted[slot] = True
+        self.runs[slot] = 0
+        self.repeated.reset(slot)
+        self.failed.discard(slot)
+        self.shifted.discard(slot)
         self.k[slot] = k
 
     def shift(self, slot: int, k: float, source: int, target: int) -> None:
         """Start again without the first source and target tokens; the others stay read and written.
 
-        Info totals are computed once the kept tokens are encoded.
+        They are computed again, and info totals with them, before the slot goes on.
         """
-        sources, targets = self.sources[slot][source:], self.targets[slot][target:]
-        path = [max(1, read - source) for read in self.paths[slot][target:]]
-        read, fed = int(self.read[slot]) - source, self.fed[slot]
+        length, _, read, written = (self.counts[:, slot] - (source, 0, source, target)).tolist()
+        fed = self.fed[slot]
         self.reset(slot, k)
-        self.sources[slot], self.targets[slot], self.paths[slot] = sources, targets, path
-        self.read[slot], self.written[slot] = read, len(targets)
-        self.complete[slot] = fed and read == len(sources)
-        self.fed[slot] = fed
-        if read:
-            self.shifted.add(slot)
+        for tokens, first, count in (
+            (self.sources, source, length),
+            (self.targets, target, written),
+            (self.paths, target, written),
+        ):
+            tokens[slot, :count] = tokens[slot, first : first + count].copy()
+        self.paths[slot, :written] = np.maximum(1, self.paths[slot, :written] - source)
+        self.length[slot], self.fed[slot] = length, fed
+        self._keep(slot, read, written)
 
     def begin(self, slot: int, path: Path, read: int) -> None:
-        self.watches[slot] = LoopWatch()
-        self.targets[slot] = [token for token, _ in path]
-        self.paths[slot] = [seen for _, seen in path]
-        self.read[slot], self.written[slot] = read, len(path)
+        """The first tokens of the source are read and these are written, before they are there."""
+        written = len(path)
+        self.targets[slot, :written] = [token for token, _ in path]
+        self.paths[slot, :written] = [seen for _, seen in path]
+        self._keep(slot, read, written)
+        if read:
+            self.again.add(slot)
+
+    def _keep(self, slot: int, read: int, written: int) -> None:
+        self.read[slot], self.written[slot] = read, written
+        self.runs[slot] = last_runs(self.targets[slot, :written])
         if read:
             self.shifted.add(slot)
 
-    def length_of(self, slot: int) -> int:
-        return len(self.sources[slot])
+    # Source tokens
 
-    def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:
-        read = int(self.read[slot])
-        return self.sources[slot][:read], list(self.targets[slot]), list(self.paths[slot])
+    def room(self, slot: int) -> int:
+        """Source tokens a slot can still take, with room left for end-of-sentence."""
+        return self.capacity - 1 - self.length.item(slot)
 
     def feed(self, slot: int, tokens: Sequence[int], complete: bool) -> None:
-        self.check_length(len(self.sources[slot]) + len(tokens))
-        self.sources[slot] += [*tokens, EOS] if complete else tokens
-        self.fed[slot] |= complete
+        start = self.length.item(slot)
+        end = start + len(tokens)
+        if end > self.capacity - 1:
+            raise WaitinfoError(
+                f"a source of over {self.capacity - 1} tokens does not fit; "
+                "split it, or load the model with a larger capacity"
+            )
+        self.sources[slot, start:end] = tokens
+        if complete:
+            self.sources[slot, end] = EOS
+            self.fed[slot] = True
+        self.length[slot] = end + complete
 
     def receive(self, slot: int, start: int, info: Numbers) -> None:
         """Add the info of the source tokens from `start` on to the running totals."""
         end = start + len(info)
         self.received[slot, start + 1 : end + 1] = info.cumsum() + self.received[slot, start]
 
-    def receive_one(self, rows: Rows, starts: Rows, info: Numbers) -> None:
+    def receive_each(self, rows: Chosen, starts: Chosen, info: Numbers) -> None:
         """The same for one token of each of several rows."""
         self.received[rows, starts + 1] = self.received[rows, starts] + info
 
-    def standing(self, rows: Rows | int) -> Standing:
+    # Who can go on
+
+    @property
+    def runnable(self) -> Chosen:
+        """The slots of the next round."""
+        return (self.going & ~self.held).nonzero()[0]
+
+    def wake(self, slot: int) -> None:
+        """Take a slot into the next round, if it has something to do."""
+        there = self.length[slot] >= max(1, self.read.item(slot))
+        if self.active[slot] and there and slot not in self.failed and not self.going[slot]:
+            self.going[slot] = True
+            self._turn += 1
+            self.woken[slot] = self._turn
+
+    def settle(self, rows: Chosen, able: Numbers) -> None:
+        """Rows that cannot go on leave the rounds at once, without an empty round.
+
+        able: [R] whether a row may WRITE once more.
+        """
+        self.going[rows] = (able | (self.read[rows] < self.length[rows])) & self.active[rows]
+        if self.failed:
+            self.going[list(self.failed)] = False
+
+    def fail(self, slots: Iterable[int]) -> None:
+        """The numbers of some slots are not finite."""
+        for slot in slots:
+            self.failed.add(slot)
+            self.going[slot] = False
+
+    # What the policy is asked, and what it decides
+
+    def standing(self, rows: Chosen | int) -> Standing:
         """Where some rows stand, or one slot, in NumPy's numbers."""
+        read = self.read[rows]
+        complete = self.fed[rows] & (read == self.length[rows])
         return Standing(
-            self.k[rows], self.read[rows], self.written[rows], self.complete[rows],
+            self.k[rows], read, self.written[rows], complete,
             self.source_info[rows], self.target_info[rows],
         )  # fmt: skip
 
-    def read_next(self, slots: Sequence[int]) -> list[TokenEvent]:
+    def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:
+        """The source tokens a slot has read, the tokens written, and the READs before each."""
+        read, written = self.read.item(slot), self.written.item(slot)
+        target, path = self.targets[slot, :written], self.paths[slot, :written]
+        return self.sources[slot, :read].tolist(), target.tolist(), path.tolist()
+
+    def reads_again(self, rows: Chosen) -> list[TokenEvent]:
+        """What resumed slots had read, token by token, before they do anything else."""
+        events: list[TokenEvent] = []
+        for slot in sorted(self.again.intersection(rows.tolist())):
+            source, target, _ = self.history(slot)
+            totals, used = self.received[slot].tolist(), self.target_info.item(slot)
+            for read, token in enumerate(source, 1):
+                info = totals[read] - totals[read - 1]
+                after = (read, len(target), totals[read], used)
+                events.append(TokenEvent(slot, READ, token, info, *after))
+            self.again.discard(slot)
+        return events
+
+    def read_next(self, slots: Iterable[int]) -> list[TokenEvent]:
         """One more source token each."""
         events = []
         for slot in slots:
-            source, read = self.sources[slot], self.read.item(slot) + 1
+            read = self.read.item(slot) + 1
             before, total = self.source_info.item(slot), self.received.item(slot, read)
             self.read[slot], self.source_info[slot] = read, total
-            if self.fed[slot] and read == len(source):
-                self.complete[slot] = True
             state = (read, self.written.item(slot), total, self.target_info.item(slot))
-            events.append(TokenEvent(slot, READ, source[read - 1], total - before, *state))
+            token = self.sources.item(slot, read - 1)
+            events.append(TokenEvent(slot, READ, token, total - before, *state))
         return events
 
-    def write(self, slot: int, token: int, info: float, looping: bool) -> TokenEvent:
-        """One more target token of a slot; if it is `looping`, the end, in place of another."""
-        read, written = self.read.item(slot), self.written.item(slot) + 1
-        used = self.target_info.item(slot) + info
-        self.written[slot], self.target_info[slot], self.refused[slot] = written, used, 0
-        full = self.complete.item(slot) and written >= length_limit(read)
-        cut: Reason | None = "loop" if looping else "length" if full and token != EOS else None
-        self.active[slot] = not (last := full or token == EOS)
-        self.targets[slot].append(token)
-        self.paths[slot].append(read)
-        if slot in self.forced:
+    def write(self, slot: int, token: int, info: float, runs: Numbers | None, last: bool) -> None:
+        """One more target token of a slot; `runs` are those of the target then, None for all 0."""
+        written = self.written.item(slot)
+        self.targets[slot, written], self.paths[slot, written] = token, self.read[slot]
+        self.written[slot] = written + 1
+        self.target_info[slot] += info
+        self.runs[slot] = 0 if runs is None else runs
+        self.refused[slot] = 0
+        self.active[slot] = not last
+        if self.forced:
             self.forced.written([slot])
-        state = (read, written, self.source_info.item(slot), used)
-        return TokenEvent(slot, WRITE, token, info, *state, last, cut)
+
+    # Loops
+
+    def runs_after(self, slot: int, token: int) -> Numbers | None:
+        """The runs [LONGEST] of a target after one more token; None if all are 0."""
+        written = self.written.item(slot)
+        recent = self.targets[slot, max(0, written - LONGEST) : written][::-1]
+        if token not in recent.tolist():
+            return None
+        runs = np.zeros(LONGEST, np.int32)
+        runs[: len(recent)] = run_after(recent == token, self.runs[slot, : len(recent)])
+        return runs
+
+    def loops(self, slot: int, runs: Numbers | None) -> bool:
+        """Whether a target with such runs ends in a loop."""
+        if runs is None or not is_loop(runs, PERIODS, 0).any():
+            return False
+        one, read = np.array([slot]), self.read[slot]
+        self.repeated.extend(self.sources, one, np.maximum(read, self.repeated.counted[one]))
+        return bool(is_loop(runs, PERIODS, self.repeated.most[slot, read]).any())
+
+
+class Forced:
+    """By slot, tokens that it has to write: the translation of an interrupted stream, once more.
+
+    A stream that continues elsewhere writes what was already accepted, at the same places, and goes
+    on by itself after that. Rounding that differs between machines cannot change what was accepted.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[int, deque[tuple[int, int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether the next token of a slot is forced."""
+        return slot in self._paths
+
+    def put(self, slot: int, path: Path) -> None:
+        if path:
+            self._paths[slot] = deque(path)
+
+    def drop(self, slot: int) -> None:
+        self._paths.pop(slot, None)
+
+    def following(self, rows: Chosen) -> Numbers:
+        """[2, R] the next token of each row and the tokens to read before it; 0 if not forced."""
+        found = [self._paths[slot][0] if slot in self._paths else (0, 0) for slot in rows.tolist()]
+        return np.array(found, dtype=np.int64).T
+
+    def written(self, slots: Iterable[int]) -> None:
+        """The next token of these slots was written."""
+        for slot in slots:
+            if slot in self._paths:
+                self._paths[slot].popleft()
+                if not self._paths[slot]:
+                    del self._paths[slot]

@@ -11,11 +11,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from waitinfo.model.rows import Place, Prefix, RowLayers
-from waitinfo.streaming.engine.loops import LONGEST, TIMES, TOKENS
+from waitinfo.model.row_layers import Place, Prefix, RowLayers
+from waitinfo.streaming.engine.loops import LONGEST
 from waitinfo.streaming.recorded import kernels
-from waitinfo.streaming.recorded.paging import BLOCK
-from waitinfo.streaming.recorded.steps import NEVER, Bounds, Steps
+from waitinfo.streaming.recorded.memory import BLOCK
+from waitinfo.streaming.recorded.steps import Bounds, Steps
 from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import EOS
 
@@ -66,24 +66,24 @@ class FusedSteps(Steps):
             accepted = self.system.accept(policy, step).to(slot.device)
 
         rows, width = x.shape
-        after = torch.empty(3, rows, dtype=torch.int64, device=x.device)
+        after = torch.empty(4, rows, dtype=torch.int64, device=x.device)
         totals = torch.empty(3, rows, dtype=torch.float64, device=x.device)
-        ended = torch.empty(rows, dtype=torch.int8, device=x.device)
+        whole_after = torch.empty(rows, dtype=torch.int8, device=x.device)
         has_info, has_source = next_info is not None, model.source_info is not None
         kernels.finish[(rows,)](
             inputs, ints, floats, whole, tokens, finite.view(torch.int8),
             whole if accepted is None else accepted, x, following, info if has_info else x,
             next_info if has_info else x, state.counts, state.sums, state.next_x,
             state.next_info if has_info else x, state.info, state.targets, state.runs,
-            state.repeats, after, totals, ended, out, rows, width, state.info.stride(0),
-            state.info.shape[1] - 1, state.targets.stride(0), state.repeats.stride(0), NEVER,
+            state.repeats, after, totals, whole_after, out, rows, width, state.info.stride(0),
+            state.info.shape[1] - 1, state.targets.stride(0), state.repeats.stride(0),
             WIDTH=kernels.power(width), HAS_INFO=has_info, HAS_SOURCE_INFO=has_source,
             ASKED=accepted is not None, GUARD=self.guard, CUTS=self.cuts_loops, END=EOS,
-            PERIODS=LONGEST, TIMES=TIMES, TOKENS=TOKENS, num_warps=4,
+            PERIODS=LONGEST, num_warps=4,
         )  # fmt: skip
-        allowed = self.system.ready(_policy(totals, after[:2], ended))
+        allowed = self.system.ready(_policy(totals, after[:2], whole_after))
         kernels.report[(-(-rows // ROWS),)](
-            after, ended, allowed, out, rows, BLOCK=ROWS, num_warps=4
+            after, whole_after, allowed, out, rows, BLOCK=ROWS, num_warps=4
         )
 
     def _choose(
@@ -110,7 +110,7 @@ class FusedSteps(Steps):
         kernels.choose[(rows,)](
             inputs, state.counts, numbers, reads, complete, fresh, allowed, state.next_x,
             state.first.x, x if state.next_info is None else state.next_info, ints, floats, whole,
-            x, x if info is None else info, rows, width, NEVER,
+            x, x if info is None else info, rows, width,
             WINDOW=window, WIDTH=kernels.power(width), HAS_INFO=info is not None,
             num_warps=4,
         )  # fmt: skip

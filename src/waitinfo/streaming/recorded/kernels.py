@@ -1,13 +1,40 @@
 """The policy's side of a step in a few kernels; the reference implementation is `steps.Steps`.
 
 A program of each kernel takes one row. Between the kernels stand the model and the system, whose
-`ready` and `accept` are torch functions.
+`ready` and `accept` are torch functions. What is decided is compiled from `engine.decision` and
+`engine.loops` themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import triton
 import triton.language as tl
+
+from waitinfo.streaming.engine import decision, loops
+from waitinfo.streaming.recorded import memory, steps
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    """A function of the host for use in kernels. The interpreter calls it as it is."""
+    found = triton.jit(function)
+    return found if isinstance(found, triton.JITFunction) else function
+
+
+length_limit, may_write = _compiled(decision.length_limit), _compiled(decision.may_write)
+verdict = _compiled(decision.verdict)
+run_after, is_loop = _compiled(loops.run_after), _compiled(loops.is_loop)
+
+# Flags in and out.
+FED, RESTARTED = tl.constexpr(steps.FED), tl.constexpr(steps.RESTARTED)
+WROTE, LAST, BROKEN = map(tl.constexpr, (steps.WROTE, steps.LAST, steps.BROKEN))
+MAY_WRITE, LOOPED = tl.constexpr(steps.MAY_WRITE), tl.constexpr(steps.LOOPED)
+# Columns of `DeviceState.counts`, and how many there are.
+LEAST, REFUSED = tl.constexpr(memory.LEAST), tl.constexpr(memory.REFUSED)
+READ, WRITTEN = tl.constexpr(memory.READ_COUNT), tl.constexpr(memory.WRITTEN)
+ENDED, COUNTS = tl.constexpr(memory.ENDED), tl.constexpr(memory.COUNTS)
 
 # Integers of a row that `choose` makes: slot, tokens read, written, and read but at least 1, target
 # positions with the next one, the forced token, whether to WRITE, whether the source is a new one.
@@ -59,18 +86,18 @@ def note(
 
 @triton.jit
 def begin(
-    IN, COUNTS, SUMS, INFO, NUMBERS, READS, COMPLETE, FRESH_ROWS, rows, info_row, last,
+    IN, STATE, SUMS, INFO, NUMBERS, READS, COMPLETE, FRESH_ROWS, rows, info_row, last,
     WINDOW: tl.constexpr, HAS_INFO: tl.constexpr,
 ):  # fmt: skip
     """What the policy is asked: its state after 0, 1, … further READs, [R, WINDOW] each."""
     row = tl.program_id(0)
     slot = tl.load(IN + row).to(tl.int64)
     flags = tl.load(IN + 3 * rows + row).to(tl.int32)
-    tl.store(IN + 3 * rows + row, (flags % 2).to(tl.float64))
-    fresh = flags >= 2
-    length = tl.where(flags % 2 == 1, tl.load(IN + rows + row).to(tl.int64), -1)
-    read = tl.where(fresh, 0, tl.load(COUNTS + slot * 4))
-    written = tl.where(fresh, 0, tl.load(COUNTS + slot * 4 + 1))
+    tl.store(IN + 3 * rows + row, (flags % RESTARTED).to(tl.float64))
+    fresh = flags >= RESTARTED
+    length = tl.where(flags % RESTARTED == FED, tl.load(IN + rows + row).to(tl.int64), -1)
+    read = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + READ))
+    written = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + WRITTEN))
     source = tl.where(fresh, 0.0, tl.load(SUMS + slot * 2))
     target = tl.where(fresh, 0.0, tl.load(SUMS + slot * 2 + 1))
     offset = tl.arange(0, WINDOW)
@@ -93,8 +120,8 @@ def begin(
 
 @triton.jit
 def choose(
-    IN, COUNTS, NUMBERS, READS, COMPLETE, FRESH_ROWS, ALLOWED, NEXT_X, FIRST_X, NEXT_INFO, INTS,
-    FLOATS, WHOLE, X, INFO, rows, width, never,
+    IN, STATE, NUMBERS, READS, COMPLETE, FRESH_ROWS, ALLOWED, NEXT_X, FIRST_X, NEXT_INFO, INTS,
+    FLOATS, WHOLE, X, INFO, rows, width,
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, HAS_INFO: tl.constexpr,
 ):  # fmt: skip
     """READ as far as needed or possible; the state of every row then, and its next input."""
@@ -109,16 +136,17 @@ def choose(
     encoded = tl.load(IN + 2 * rows + row).to(tl.int64)
     forced = tl.load(IN + 6 * rows + row).to(tl.int64)
     due = tl.load(IN + 7 * rows + row).to(tl.int64)
-    least = tl.where(fresh, 0, tl.load(COUNTS + slot * 4 + 2))
-    within = (reads > 0) & (written < 2 * reads + 10)
-    allowed = tl.load(ALLOWED + at).to(tl.int32) > 0
-    may = (complete | (within & allowed)) & (reads >= least)
-    again = complete | (within & (reads >= due))
-    may = tl.where(forced > 0, again, may) & (reads <= encoded)
+    least = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + LEAST))
+    ended = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + ENDED)) > 0
+    must = forced > 0
+    wanted = (tl.load(ALLOWED + at).to(tl.int32) > 0) | must
+    least = tl.where(must, due, least)
+    may = may_write(reads, written, complete, least, wanted, length_limit(reads))
+    may = may & (reads <= encoded) & (ended == 0)
     first = tl.min(tl.where(may, offset, WINDOW), 0)
     read = tl.load(READS + row * WINDOW)
     furthest = tl.minimum(tl.maximum(encoded - read, 0), WINDOW - 1)
-    furthest = tl.where(least == never, 0, furthest)
+    furthest = tl.where(ended, 0, furthest)
     moved = tl.where(first < WINDOW, first, furthest)
     source = tl.sum(tl.where(offset == moved, tl.load(NUMBERS + every + at), 0.0), 0)
     read += moved
@@ -148,7 +176,7 @@ def choose(
 @triton.jit
 def _looping(
     token, written, slot, read, fresh, TARGETS, RUNS, REPEATS, targets_row, repeats_row,
-    PERIODS: tl.constexpr, TIMES: tl.constexpr, TOKENS: tl.constexpr,
+    PERIODS: tl.constexpr,
 ):  # fmt: skip
     """Whether a token would go on with a loop, and the runs with and without it."""
     period = tl.arange(0, PERIODS) + 1
@@ -156,21 +184,19 @@ def _looping(
     earlier = tl.load(TARGETS + slot * targets_row + tl.maximum(place, 0)).to(tl.int64)
     same = (earlier == token) & (place >= 0)
     before = tl.where(fresh, 0, tl.load(RUNS + slot * PERIODS + period - 1))
-    runs = tl.where(same, before + 1, 0)
-    length = runs + period
-    allowed = tl.maximum(tl.load(REPEATS + slot * repeats_row + read), TIMES - 1)
-    long = same & (length >= TOKENS) & (length // period > allowed)
-    return tl.max(long.to(tl.int32), 0) > 0, before, runs
+    runs = run_after(same, before)
+    most = tl.load(REPEATS + slot * repeats_row + read)
+    return tl.max(is_loop(runs, period, most).to(tl.int32), 0) > 0, before, runs
 
 
 @triton.jit
 def finish(  # noqa: PLR0915 - one kernel on purpose
     IN, INTS, FLOATS, WHOLE, STEP_TOKENS, FINITE, ACCEPTED, X, FOLLOWING, INFO, FOLLOWING_INFO,
-    COUNTS, SUMS, NEXT_X, NEXT_INFO, SOURCE_INFO, TARGETS, RUNS, REPEATS, AFTER, TOTALS, ENDED,
-    OUT, rows, width, info_row, last_info, targets_row, repeats_row, never,
+    STATE, SUMS, NEXT_X, NEXT_INFO, SOURCE_INFO, TARGETS, RUNS, REPEATS, AFTER, TOTALS, WHOLE_AFTER,
+    OUT, rows, width, info_row, last_info, targets_row, repeats_row,
     WIDTH: tl.constexpr, HAS_INFO: tl.constexpr, HAS_SOURCE_INFO: tl.constexpr,
     ASKED: tl.constexpr, GUARD: tl.constexpr, CUTS: tl.constexpr, END: tl.constexpr,
-    PERIODS: tl.constexpr, TIMES: tl.constexpr, TOKENS: tl.constexpr,
+    PERIODS: tl.constexpr,
 ):  # fmt: skip
     """WRITE or refuse the token of every row, keep its state, and report what happened."""
     row = tl.program_id(0)
@@ -182,8 +208,9 @@ def finish(  # noqa: PLR0915 - one kernel on purpose
     complete = tl.load(WHOLE + row) > 0
     token = tl.load(STEP_TOKENS + row)
     finite = tl.load(FINITE + row) > 0
-    least = tl.where(fresh, 0, tl.load(COUNTS + slot * 4 + 2))
-    refusals = tl.where(fresh, 0, tl.load(COUNTS + slot * 4 + 3))
+    least = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + LEAST))
+    refusals = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + REFUSED))
+    over = tl.where(fresh, 0, tl.load(STATE + slot * COUNTS + ENDED)) > 0
     patience = tl.load(IN + 5 * rows + row).to(tl.int64)
     encoded = tl.load(IN + 2 * rows + row).to(tl.int64)
     info = tl.full((), 0.0, tl.float64)
@@ -194,40 +221,39 @@ def finish(  # noqa: PLR0915 - one kernel on purpose
     if CUTS:
         looping, runs_before, runs = _looping(
             token, written, slot, before, fresh, TARGETS, RUNS, REPEATS, targets_row, repeats_row,
-            PERIODS, TIMES, TOKENS,
+            PERIODS,
         )  # fmt: skip
         looping = looping & (must == 0)
     told = tl.where(looping, END, token)
-    patient = patience > 0
-    waited = patient & (refusals >= patience) & (written > 0)
-    early = (told == END) & (complete == 0) & (waited == 0)
-    if not GUARD:
-        early = early & (looping | patient)
-    accepted = early == 0
+    accepted = tl.full((), 1, tl.int1)
     if ASKED:
-        accepted = accepted & (complete | (tl.load(ACCEPTED + row).to(tl.int32) > 0))
-    accepted = accepted | must
-    wrote, refused = ready & finite & accepted, ready & finite & (accepted == 0)
+        accepted = tl.load(ACCEPTED + row).to(tl.int32) > 0
+    accepted, last, _, early = verdict(
+        written, complete, token == END, accepted, looping, must, refusals, patience, GUARD,
+        length_limit(before),
+    )  # fmt: skip
+    usable = ready & finite
+    wrote, refused, last = usable & accepted, usable & (accepted == 0), usable & last
 
     refusals = tl.where(wrote, 0, refusals + (early & ready).to(tl.int64))
     after = written + wrote.to(tl.int64)
     target += tl.where(wrote, info, 0.0)
-    last = wrote & ((told == END) | (complete & (after >= 2 * before + 10)))
+    over = over | last
     least = tl.where(refused, before + 1, least)
-    least = tl.where(last, never, least)
     more = refused & (before < encoded)
     if HAS_SOURCE_INFO:
         place = tl.minimum(before, last_info)
         found = tl.load(SOURCE_INFO + slot * info_row + place).to(tl.float64)
         source += tl.where(more, found, 0.0)
     read = before + more.to(tl.int64)
-    fed = tl.load(IN + 3 * rows + row).to(tl.int32) % 2 == 1
-    ended = fed & (read == tl.load(IN + rows + row).to(tl.int64))
+    fed = tl.load(IN + 3 * rows + row).to(tl.int32) % RESTARTED == FED
+    whole = fed & (read == tl.load(IN + rows + row).to(tl.int64))
 
-    tl.store(COUNTS + slot * 4, read)
-    tl.store(COUNTS + slot * 4 + 1, after)
-    tl.store(COUNTS + slot * 4 + 2, least)
-    tl.store(COUNTS + slot * 4 + 3, refusals)
+    tl.store(STATE + slot * COUNTS + READ, read)
+    tl.store(STATE + slot * COUNTS + WRITTEN, after)
+    tl.store(STATE + slot * COUNTS + LEAST, least)
+    tl.store(STATE + slot * COUNTS + REFUSED, refusals)
+    tl.store(STATE + slot * COUNTS + ENDED, over.to(tl.int64))
     tl.store(SUMS + slot * 2, source)
     tl.store(SUMS + slot * 2 + 1, target)
     column = tl.arange(0, WIDTH)
@@ -246,13 +272,14 @@ def finish(  # noqa: PLR0915 - one kernel on purpose
     tl.store(AFTER + row, read)
     tl.store(AFTER + rows + row, after)
     tl.store(AFTER + 2 * rows + row, least)
+    tl.store(AFTER + 3 * rows + row, over.to(tl.int64))
     tl.store(TOTALS + row, tl.load(FLOATS + row))
     tl.store(TOTALS + rows + row, source)
     tl.store(TOTALS + 2 * rows + row, target)
-    tl.store(ENDED + row, ended.to(tl.int8))
+    tl.store(WHOLE_AFTER + row, whole.to(tl.int8))
     broken = ready & (finite == 0)
-    flags = wrote.to(tl.int32) + 2 * last.to(tl.int32) + 4 * broken.to(tl.int32)
-    flags += 16 * looping.to(tl.int32)
+    flags = WROTE * wrote.to(tl.int32) + LAST * last.to(tl.int32) + BROKEN * broken.to(tl.int32)
+    flags += LOOPED * looping.to(tl.int32)
     tl.store(OUT + row, before.to(tl.float64))
     tl.store(OUT + rows + row, read.to(tl.float64))
     tl.store(OUT + 2 * rows + row, flags.to(tl.float64))
@@ -262,16 +289,16 @@ def finish(  # noqa: PLR0915 - one kernel on purpose
 
 
 @triton.jit
-def report(AFTER, ENDED, ALLOWED, OUT, rows, BLOCK: tl.constexpr):
+def report(AFTER, WHOLE_AFTER, ALLOWED, OUT, rows, BLOCK: tl.constexpr):
     """Add to the flags whether a row could WRITE again at once."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     read = tl.load(AFTER + row, mask=inside, other=0)
     written = tl.load(AFTER + rows + row, mask=inside, other=0)
     least = tl.load(AFTER + 2 * rows + row, mask=inside, other=0)
-    ended = tl.load(ENDED + row, mask=inside, other=0) > 0
-    allowed = tl.load(ALLOWED + row, mask=inside, other=0).to(tl.int32) > 0
-    within = (read > 0) & (written < 2 * read + 10)
-    may = (ended | (within & allowed)) & (read >= least)
+    over = tl.load(AFTER + 3 * rows + row, mask=inside, other=0) > 0
+    whole = tl.load(WHOLE_AFTER + row, mask=inside, other=0) > 0
+    wanted = tl.load(ALLOWED + row, mask=inside, other=0).to(tl.int32) > 0
+    may = may_write(read, written, whole, least, wanted, length_limit(read)) & (over == 0)
     flags = tl.load(OUT + 2 * rows + row, mask=inside, other=0.0)
-    tl.store(OUT + 2 * rows + row, flags + tl.where(may, 8.0, 0.0), mask=inside)
+    tl.store(OUT + 2 * rows + row, flags + MAY_WRITE * may.to(tl.int32), mask=inside)

@@ -1,8 +1,8 @@
 """What a round computes, all of it on the device and without a look at any value.
 
 Shapes depend only on the number of rows and on a few bounds, so a step can be recorded. R rows
-are slots; rows that fill a batch up belong to a slot of scratch. The policy is that of
-`streaming.engine`: `Engine` is the reference for what is decided here.
+are slots; rows that fill a batch up belong to a slot of scratch. What is decided, `engine.decision`
+says; `HostBackend` is the reference for the order in which it is asked.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import PagedCache, PagedRows, Pages
 from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
-from waitinfo.streaming.engine.loops import TIMES, TOKENS
-from waitinfo.streaming.engine.slots import length_limit
-from waitinfo.streaming.recorded.paging import BLOCK, Side
-from waitinfo.streaming.recorded.state import (
+from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
+from waitinfo.streaming.engine.loops import is_loop, run_after
+from waitinfo.streaming.recorded.memory import (
+    BLOCK,
+    ENDED,
     LEAST,
     READ_COUNT,
     REFUSED,
@@ -29,6 +30,7 @@ from waitinfo.streaming.recorded.state import (
     TARGET,
     WRITTEN,
     DeviceState,
+    Side,
 )
 from waitinfo.systems.base import PolicyState, Step, System
 from waitinfo.text.special import BOS, EOS, PAD
@@ -44,7 +46,6 @@ REWRITE_IN = 6  # slot, position, token, source tokens to see, dial, whether to 
 REWRITE_OUT = 1  # info
 FED, RESTARTED = 1, 2  # flags in
 WROTE, LAST, BROKEN, MAY_WRITE, LOOPED = 1, 2, 4, 8, 16  # flags out
-NEVER = 1 << 40  # tokens to read before the next attempt of a row that has ended
 
 
 class Bounds(NamedTuple):
@@ -104,30 +105,32 @@ class Steps:
         if following.info is not None:
             info = following.info[:, 0].double()
         looping = self._looping(row, step.tokens)
-        tokens = torch.where(looping, EOS, step.tokens)
-        complete, finite = row.complete, step.logits.amax(-1).isfinite()
-        accepted = complete | self.system.accept(row.policy(), step).to(complete.device)
-        early = self._ends_too_early(row, tokens, looping)
-        accepted = (accepted & ~early) | row.is_forced
+        before, complete = row.read, row.complete
+        accepted = self.system.accept(row.policy(), step).to(complete.device)
+        accepted, last, _, early = verdict(
+            row.written, complete, step.tokens == EOS, accepted, looping, row.is_forced,
+            row.refused, row.patience, self.guard, length_limit(before),
+        )  # fmt: skip
+        finite = step.logits.amax(-1).isfinite()
         usable = ready & finite
-        wrote, refused = usable & accepted, usable & ~accepted
-        before = row.read
+        wrote, refused, last = usable & accepted, usable & ~accepted, usable & last
 
         row.refused = torch.where(wrote, 0, row.refused + (early & ready))
         row.written = row.written + wrote
         row.target_info = row.target_info + torch.where(wrote, info, 0.0)
-        full = complete & (row.written >= length_limit(before))
-        last = wrote & ((tokens == EOS) | full)
+        row.ended = row.ended | last
         # A refused row needs at least one more source token for its next attempt.
         row.least = torch.where(refused, before + 1, row.least)
-        row.least = torch.where(last, NEVER, row.least)
         more = refused & (before < row.encoded)
         row.source_info = row.source_info + torch.where(more, self._source_info(row), 0.0)
         row.read = before + more
         self._store(row, wrote, step, following)
         flags = wrote * WROTE + last * LAST + (ready & ~finite) * BROKEN + looping * LOOPED
-        flags = flags + self._may_write(row.policy(), row.least) * MAY_WRITE
-        columns = (before, row.read, flags, tokens, info, row.target_info)
+        policy, limit = row.policy(), length_limit(row.read)
+        wanted = self.system.ready(policy)
+        may = may_write(row.read, row.written, row.complete, row.least, wanted, limit) & ~row.ended
+        tokens = torch.where(looping, EOS, step.tokens)
+        columns = (before, row.read, flags + may * MAY_WRITE, tokens, info, row.target_info)
         torch.stack([column.double() for column in columns], out=out)
 
     def rewrite(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
@@ -175,6 +178,7 @@ class Steps:
             read=counts[:, READ_COUNT],
             written=counts[:, WRITTEN],
             least=counts[:, LEAST],
+            ended=counts[:, ENDED] > 0,
             x=torch.where(fresh, state.first.x[0], state.next_x[slot]),
             info=self._next_info(slot, fresh[:, 0]),
             source_info=sums[:, SOURCE],
@@ -212,54 +216,31 @@ class Steps:
             source_info=totals.flatten(),
             target_info=spread(row.target_info),
         )
-        may = self._may_write(policy, spread(row.least)).view(reads.shape)
-        may = torch.where(row.is_forced[:, None], self._may_repeat(policy, row, reads), may)
-        may = may & (reads <= row.encoded[:, None])
+        wanted = self.system.ready(policy).view(reads.shape) | row.is_forced[:, None]
+        least = torch.where(row.is_forced, row.due, row.least)[:, None]
+        complete, limit = policy.complete.view(reads.shape), length_limit(reads)
+        may = may_write(reads, row.written[:, None], complete, least, wanted, limit)
+        may = may & (reads <= row.encoded[:, None]) & ~row.ended[:, None]
         first = torch.where(may, offsets, window).amin(1)
         ready = first < window
         furthest = (row.encoded - row.read).clamp(0, window - 1)
-        furthest = torch.where(row.least == NEVER, 0, furthest)
+        furthest = torch.where(row.ended, 0, furthest)
         moved = torch.where(ready, first, furthest)
         row.source_info = totals.gather(1, moved[:, None])[:, 0]
         row.read = row.read + moved
         return ready
 
-    def _may_write(self, policy: PolicyState, least: Tensor) -> Tensor:
-        within = (policy.read > 0) & (policy.written < length_limit(policy.read))
-        ready = policy.complete | (within & self.system.ready(policy))
-        return ready & (policy.read >= least)
-
-    @staticmethod
-    def _may_repeat(policy: PolicyState, row: _Row, reads: Tensor) -> Tensor:
-        """[R, W] whether a forced token may be written after so many READs."""
-        within = (policy.read > 0) & (policy.written < length_limit(policy.read))
-        within = within.view(reads.shape) & (reads >= row.due[:, None])
-        return policy.complete.view(reads.shape) | within
-
     def _looping(self, row: _Row, tokens: Tensor) -> Tensor:
-        """[R] whether a token would go on with a loop; `row.runs` becomes what it would be then.
-
-        The same as `LoopWatch.loops`, for all rows at once.
-        """
+        """[R] whether a token would go on with a loop; notes the runs with it."""
         state, periods = self.state, self.state.periods
         if not self.cuts_loops:
             return torch.zeros_like(row.is_forced)
         places = row.written[:, None] - periods  # [R, P]
         earlier = state.targets[row.slot[:, None], places.clamp_min(0)]
-        same = (earlier == tokens[:, None]) & (places >= 0)
-        runs = torch.where(same, row.runs + 1, 0)
-        length = runs + periods
-        allowed = state.repeats[row.slot, row.read].clamp_min(TIMES - 1)
-        long = (length >= TOKENS) & (length // periods > allowed[:, None])
+        runs = run_after((earlier == tokens[:, None]) & (places >= 0), row.runs)
         row.runs_after = runs
-        return (same & long).any(1) & ~row.is_forced
-
-    def _ends_too_early(self, row: _Row, tokens: Tensor, looping: Tensor) -> Tensor:
-        """[R] whether to refuse an end because the source goes on."""
-        patient = row.patience > 0
-        waited = patient & (row.refused >= row.patience) & (row.written > 0)
-        ends = (tokens == EOS) & ~row.complete & ~waited
-        return ends if self.guard else ends & (looping | patient)
+        most = state.repeats[row.slot, row.read][:, None]
+        return is_loop(runs, periods, most).any(1) & ~row.is_forced
 
     def _step(self, row: _Row, bounds: Bounds) -> Step:
         """The best next token of every row, from the source it has read."""
@@ -329,7 +310,7 @@ class Steps:
 
     def _store(self, row: _Row, wrote: Tensor, step: Step, following: Embedded) -> None:
         state = self.state
-        columns = [row.read, row.written, row.least, row.refused]
+        columns = [row.read, row.written, row.least, row.refused, row.ended.long()]
         state.counts[row.slot] = torch.stack(columns, 1)
         state.sums[row.slot] = torch.stack([row.source_info, row.target_info], 1)
         state.next_x[row.slot] = torch.where(wrote[:, None], following.x[:, 0], row.x)
@@ -367,6 +348,7 @@ class _Row:
     read: Tensor
     written: Tensor
     least: Tensor
+    ended: Tensor  # nothing is left to write
     x: Tensor  # [R, d] the decoder's next input, embedded
     info: Tensor | None  # its info
     source_info: Tensor

@@ -1,0 +1,1 @@
+"""What made the figures in results/: experiments, their runner, corpora, and pages."""

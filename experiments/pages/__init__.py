@@ -1,0 +1,1 @@
+"""Tables, pictures, cards and the figures of the paper, from the points in results/."""

@@ -1,0 +1,188 @@
+"""The compiled kernels, if they were built for this machine; see kernels.c.
+
+They are optional. A wheel brings them, and installing from source builds them where there is a C
+compiler; without them the same arithmetic is done by torch (`model.integers`), more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
+KINDS = ("plain", "avx2", "vnni")
+KEYS = 16  # keys in a block of a cache
+MOST_WIDTH = 256  # of a head
+
+
+class Linear(Structure):
+    _fields_ = (
+        ("weights", c_void_p), ("inputs", c_int32), ("outputs", c_int32), ("groups", c_int32),
+        ("positive", c_int32),
+        ("center", c_void_p), ("share", c_void_p), ("repeated", c_void_p), ("before", c_void_p),
+        ("repeats", c_int64),
+    )  # fmt: skip
+
+
+class Norm(Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("eps", c_double))
+
+
+class Layer(Structure):
+    _fields_ = (
+        ("project", Linear), ("out", Linear), ("queries", Linear), ("cross_out", Linear),
+        ("inner", Linear), ("outer", Linear), ("norm_attention", Norm), ("norm_cross", Norm),
+        ("norm_feed_forward", Norm), ("round_values", c_float),
+    )  # fmt: skip
+
+
+class Model(Structure):
+    _fields_ = (
+        ("width", c_int32), ("heads", c_int32), ("encoder_layers", c_int32),
+        ("decoder_layers", c_int32), ("before", c_int32), ("encoder", POINTER(Layer)),
+        ("decoder", POINTER(Layer)), ("encoder_norm", Norm), ("decoder_norm", Norm),
+        ("memory", Linear), ("round_memory", c_void_p),
+    )  # fmt: skip
+
+
+class Embedding(Structure):
+    _fields_ = (
+        ("weight", c_void_p), ("scale", c_void_p), ("table", c_void_p), ("out", c_void_p),
+        ("hidden", Linear), ("width", c_int32), ("begin", c_int32), ("factor", c_float),
+    )  # fmt: skip
+
+
+class Cache(Structure):
+    _fields_ = (
+        ("keys", c_void_p), ("values", c_void_p), ("units", c_void_p),
+        ("keys_capacity", c_int64), ("values_capacity", c_int64),
+    )  # fmt: skip
+
+
+class Reading(Structure):
+    _fields_ = (
+        ("model", POINTER(Model)), ("embedding", POINTER(Embedding)), ("positions", c_void_p),
+        ("caches", POINTER(Cache)), ("memories", POINTER(Cache)), ("token", c_void_p),
+        ("row", c_void_p), ("at", c_void_p), ("x", c_void_p), ("info", c_void_p),
+        ("finite", c_void_p), ("source_info", c_void_p), ("received", c_void_p),
+        ("source_width", c_int32), ("received_width", c_int32), ("aware", c_int32),
+    )  # fmt: skip
+
+
+class Writing(Structure):
+    _fields_ = (
+        ("model", POINTER(Model)), ("scores", POINTER(Linear)), ("embedding", POINTER(Embedding)),
+        ("positions", c_void_p), ("caches", POINTER(Cache)), ("memories", POINTER(Cache)),
+        ("next_x", c_void_p), ("next_info", c_void_p), ("read", c_void_p), ("written", c_void_p),
+        ("source_info", c_void_p), ("never", c_void_p), ("row", c_void_p), ("at", c_void_p),
+        ("visible", c_void_p), ("bias", c_void_p), ("x", c_void_p), ("info", c_void_p),
+        ("token", c_void_p), ("value", c_void_p), ("scored", c_void_p), ("embedded_x", c_void_p),
+        ("embedded_info", c_void_p), ("shares", c_void_p), ("nevers", c_int32),
+        ("aware", c_int32), ("source_width", c_int32), ("shares_width", c_int32),
+    )  # fmt: skip
+
+
+STRUCTS = (Model, Layer, Embedding, Reading, Writing)
+
+
+class Library:
+    """The functions of kernels.c for one kind of code."""
+
+    def __init__(self, path: Path, kind: str | None = None) -> None:
+        self.code = ctypes.CDLL(str(path))
+        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, STRUCTS)):
+            raise ValueError(f"{path}: built from other sources; build it again")
+        self.code.waitinfo_packed_size.restype = c_int64
+        best = self.code.waitinfo_best_kind()
+        self.kind = best if kind is None else KINDS.index(kind)
+        if self.kind > best:
+            raise ValueError(f"this CPU cannot run {kind}")
+
+    def call(self, name: str, *arguments: object) -> None:
+        if not getattr(self.code, name)(self.kind, *arguments):
+            raise MemoryError(name)
+
+
+@lru_cache(maxsize=1)
+def find_kernels() -> Library | None:
+    """The kernels for this CPU; None where they were not built or would be slower than torch."""
+    wanted = os.environ.get(SWITCH)
+    found = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    if wanted == "0" or not found:
+        return None
+    try:
+        loaded = Library(found[-1], wanted if wanted in KINDS else None)
+    except (OSError, AttributeError, ValueError):
+        return None
+    return loaded if loaded.kind > 0 or wanted == KINDS[0] else None
+
+
+def address(array: NDArray[np.generic] | None) -> c_void_p:
+    """The address of a contiguous array, or NULL."""
+    if array is None:
+        return c_void_p(None)
+    assert array.flags.c_contiguous
+    return c_void_p(array.ctypes.data)
+
+
+# Threads: compiled code runs without Python's lock
+
+
+LEAST_ROWS = 8  # fewer are not divided: each thread reads all weights
+MOST_ROWS = 256
+
+
+def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
+    """Parts of `count` rows for each of torch's threads; equal `rows` stay together.
+
+    Parts have at most about MOST_ROWS, whose numbers fit into a cache.
+    """
+    if count < LEAST_ROWS:
+        return [slice(0, count)]
+    parts = max(torch.get_num_threads(), -(-count // MOST_ROWS))
+    ends = [count * (i + 1) // parts for i in range(parts)]
+    if rows is not None:
+        starts = np.flatnonzero(np.diff(rows)) + 1  # where another row begins
+        places = np.append(starts, count)
+        ends = [int(places[np.searchsorted(places, end)]) for end in ends]
+    bounds = sorted({0, *ends})
+    return [slice(a, b) for a, b in pairwise(bounds)]
+
+
+def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
+    """Compute all parts, on this thread and others."""
+    if len(parts) == 1:
+        compute(parts[0])
+        return
+    waiting = iter(parts)
+
+    def work() -> None:
+        for part in waiting:
+            compute(part)
+
+    others = min(torch.get_num_threads(), len(parts)) - 1
+    running = [_pool(others).submit(work) for _ in range(others)]
+    try:
+        work()
+    finally:
+        for other in running:
+            other.result()
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="waitinfo-kernels")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child process has no other threads

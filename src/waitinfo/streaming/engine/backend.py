@@ -1,0 +1,294 @@
+"""What computes the streams of an engine: the interface of all backends, and rounds on the host.
+
+| backend | computes with | decides |
+|---|---|---|
+| `torch` (`plain`) | torch, on any device | on the host, `HostBackend` |
+| `native` (`compiled`) | compiled code for integers, on a CPU | on the host, `HostBackend` |
+| `recorded` | CUDA graphs | on the device, `recorded.steps` |
+
+All of them keep the state of a slot in `Slots` and decide by `decision`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from waitinfo.model.transformer import Transformer
+from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
+from waitinfo.streaming.engine.events import WRITE, Reason, TokenEvent
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing
+from waitinfo.systems.base import Step, System
+from waitinfo.text.special import EOS
+
+PASS_TOKENS = 8192  # source tokens in one pass, padding counted
+SMALLEST_SHARE = 16  # source tokens that every waiting slot may encode in a round
+
+Events = list[Sequence[TokenEvent]]  # of a round under way, in parts
+
+
+class Rules(NamedTuple):
+    """Settings of an engine that decide about tokens and rounds."""
+
+    guard: bool  # no end-of-sentence before the source is complete
+    cuts_loops: bool
+    round_tokens: int  # source tokens to encode in a round
+
+
+class Backend(ABC):
+    """The caches of all slots, and what computes on them."""
+
+    name: ClassVar[str]
+
+    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+        self.model, self.system, self.slots, self.rules = model, system, slots, rules
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory of all caches."""
+
+    @abstractmethod
+    def release(self, slot: int) -> None:
+        """Forget the source and target of a slot."""
+
+    @abstractmethod
+    def encode(self, rows: Chosen) -> None:
+        """Encode what has arrived, within the budget of a round."""
+
+    @abstractmethod
+    def step(self, rows: Chosen, found: Events) -> None:
+        """READ until the system wants to WRITE, compute the next token, and WRITE or refuse it."""
+
+    @abstractmethod
+    def rewrite(self, rows: Chosen) -> None:
+        """Compute the target that some slots were told to keep, once their source is encoded."""
+
+    def fed(self, slot: int) -> None:
+        """Source tokens of a slot have arrived."""
+        return
+
+    def advance(self, rows: Chosen, found: Events) -> None:
+        """A round: encode, then step. Adds what was read and written to `found`, at once."""
+        self.encode(rows)
+        if self.slots.failed:
+            rows = rows[~np.isin(rows, list(self.slots.failed))]
+        if len(rows):
+            self.step(rows, found)
+
+
+class Candidates(NamedTuple):
+    """The best next token of every row, on the host, and what the system may ask about it."""
+
+    tokens: list[int]  # [R]
+    infos: list[float]  # [R] the info each would have
+    finite: list[bool]  # [R] whether the model computed numbers
+    step: Step | None  # None if the system accepts every token
+    embedded: Any = None  # the tokens, as the next input
+
+
+class HostBackend(Backend):
+    """Rounds that decide on the host. A backend below it computes."""
+
+    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+        super().__init__(model, system, slots, rules)
+        self.causal = model.config.encoder == "causal"
+        self._for_arrays = getattr(system.ready, "for_arrays", False)
+
+    @abstractmethod
+    def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
+        """Encode source tokens of some slots; those whose encoding is not finite."""
+
+    @abstractmethod
+    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
+        """The next token of every row: a forced one, if not 0, or the best."""
+
+    @abstractmethod
+    def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
+        """Carry on the state of accepted rows: some slots, and their numbers among the rows."""
+
+    # Source
+
+    def fed(self, slot: int) -> None:
+        """Tell the info of source tokens that a bidirectional encoder cannot encode yet."""
+        length = self.slots.length.item(slot)
+        if self.causal or self.model.source_info is None or not length:
+            return
+        tokens = torch.from_numpy(self.slots.sources[slot : slot + 1, :length])
+        with torch.inference_mode():
+            info = self.model.embed_source(tokens.to(self.model.device)).info
+        assert info is not None
+        self.slots.receive(slot, 0, info[0].double().cpu().numpy())
+
+    def _available(self, rows: Chosen) -> Numbers:
+        """Source tokens that each row may have read by now."""
+        slots = self.slots
+        encoded = slots.encoded[rows]
+        if self.causal:
+            return encoded
+        waits = slots.fed[rows] & (encoded == 0)
+        return np.where(waits, slots.read[rows], slots.length[rows])
+
+    def encode(self, rows: Chosen) -> None:
+        slots = self.slots
+        counts = slots.length[rows] - slots.encoded[rows]
+        if not self.causal:  # it has to wait for the whole source
+            counts = np.where(slots.fed[rows], counts, 0)
+        rows, counts = rows[counts > 0], counts[counts > 0]
+        if not len(rows):
+            return
+        rows, counts = self._shares(rows, counts)
+        order = (-counts).argsort(kind="stable")
+        while len(order):
+            size = max(1, PASS_TOKENS // int(counts[order[0]]))
+            some, order = np.sort(order[:size]), order[size:]
+            starts = slots.encoded[rows[some]]
+            ends = starts + counts[some]
+            group = rows[some].tolist()
+            slots.fail(self._encode(group, starts.tolist(), ends.tolist()))
+            slots.encoded[group] = ends
+
+    def _shares(self, rows: Chosen, counts: Numbers) -> tuple[Chosen, Numbers]:
+        """Which slots encode how many of their tokens in this round.
+
+        Slots with a word or two always get through; a long text takes several rounds.
+        """
+        most = self.rules.round_tokens
+        if self.causal:
+            return rows, np.minimum(counts, max(SMALLEST_SHARE, most // len(rows)))
+        longest_waiting = self.slots.woken[rows].argsort()
+        fits = int((counts[longest_waiting].cumsum() <= most).sum())
+        some = np.sort(longest_waiting[: max(1, fits)])
+        return rows[some], counts[some]
+
+    # Decisions
+
+    def step(self, rows: Chosen, found: Events) -> None:
+        events: list[TokenEvent] = []
+        found.append(events)  # also what was read before an error counts
+        ready = self._read_on(rows, events)
+        able = np.zeros(len(rows), bool)
+        if len(ready):
+            self._write(ready, events)
+            able[rows.searchsorted(ready)] = self._may_write(ready)
+        # Rows that have not attempted to WRITE could not, and nothing has changed for them.
+        self.slots.settle(rows, able)
+
+    def _read_on(self, rows: Chosen, events: list[TokenEvent]) -> Chosen:
+        """Let rows READ until they may WRITE or have no more input; the rows that may."""
+        slots, available = self.slots, self._available(rows)
+        if self._alone(rows):
+            slot, most = rows.item(), available.item()
+            while not (may := self._may(slot)) and slots.read.item(slot) < most:
+                events += slots.read_next([slot])
+            return rows if may else rows[:0]
+        while True:
+            ready = self._may_write(rows)
+            hungry = ~ready & (slots.read[rows] < available)
+            if not hungry.any():
+                return rows[ready]
+            events += slots.read_next(rows[hungry].tolist())
+
+    def _alone(self, rows: Chosen) -> bool:
+        """Whether there is a single row: plain numbers are faster than arrays."""
+        return len(rows) == 1 and self._for_arrays and not self.slots.forced
+
+    def _may_write(self, rows: Chosen) -> Numbers:
+        """[R] whether rows compute their next token now."""
+        if self._alone(rows):
+            return np.array([self._may(rows.item())])
+        return self._may(rows)
+
+    def _may(self, rows: Chosen | int) -> Any:
+        """The same, or of one slot."""
+        slots = self.slots
+        standing, least, ready = slots.standing(rows), slots.least[rows], self.system.ready
+        state: Any = standing if self._for_arrays else standing.tensors()
+        wanted: Any = ready(state)
+        if not self._for_arrays:
+            wanted = wanted.numpy()
+        if slots.forced:
+            assert not isinstance(rows, int)
+            forced, due = slots.forced.following(rows)
+            wanted, least = wanted | (forced > 0), np.where(forced > 0, due, least)
+        _, read, written, complete, *_ = standing
+        return may_write(read, written, complete, least, wanted, length_limit(read))
+
+    def _write(self, rows: Chosen, events: list[TokenEvent]) -> None:
+        """Compute the next token of all rows in one pass; WRITE those that are accepted."""
+        slots, standing = self.slots, self.slots.standing(rows)
+        forced = slots.forced.following(rows)[0] if slots.forced else None
+        found = self._compute(rows, standing, forced)
+        choices = self._choose(rows, standing, forced, found)
+        self._keep([c.slot for c in choices], [c.number for c in choices], found)
+        for slot, number, token, last, cut, runs in choices:
+            info = found.infos[number]
+            slots.write(slot, token, info, runs, last)
+            counts = slots.read.item(slot), slots.written.item(slot)
+            totals = slots.source_info.item(slot), slots.target_info.item(slot)
+            events.append(TokenEvent(slot, WRITE, token, info, *counts, *totals, last, cut))
+        if len(choices) < len(rows):
+            wrote = {choice.slot for choice in choices}
+            refused = [s for s in rows.tolist() if s not in wrote and s not in slots.failed]
+            self._read_after_refusal(np.array(refused, np.int64), events)
+
+    def _choose(
+        self, rows: Chosen, standing: Standing, forced: Numbers | None, found: Candidates
+    ) -> list[Choice]:
+        """The rows that WRITE, and what."""
+        slots, rules = self.slots, self.rules
+        accepted = self._accepted(standing, found)
+        columns = (
+            rows, standing.read, standing.written, standing.complete, accepted,
+            slots.refused[rows], slots.patience[rows],
+            np.zeros(len(rows), bool) if forced is None else forced > 0,
+        )  # fmt: skip
+        choices = []
+        for number, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            slot, read, written, complete, accepted, refused, patience, must = row
+            if not found.finite[number]:
+                slots.fail([slot])
+                continue
+            token = found.tokens[number]
+            runs = slots.runs_after(slot, token) if rules.cuts_loops else None
+            looping = not must and slots.loops(slot, runs)
+            wrote, last, ends, early = verdict(
+                written, complete, token == EOS, accepted, looping, must,
+                refused, patience, rules.guard, length_limit(read),
+            )  # fmt: skip
+            if wrote:
+                cut: Reason | None = "loop" if looping else "length" if last and not ends else None
+                token = EOS if looping else token
+                choices.append(Choice(slot, number, token, bool(last), cut, runs))
+            else:
+                slots.refused[slot] += early
+        return choices
+
+    def _accepted(self, standing: Standing, found: Candidates) -> Numbers:
+        """[R] whether the system takes the computed tokens."""
+        if found.step is None:
+            return np.ones(len(found.tokens), bool)
+        return self.system.accept(standing.tensors(), found.step).cpu().numpy()
+
+    def _read_after_refusal(self, rows: Chosen, events: list[TokenEvent]) -> None:
+        """A refused row needs at least one more source token for its next attempt."""
+        read = self.slots.read[rows]
+        self.slots.least[rows] = read + 1
+        more = read < self._available(rows)
+        if more.any():
+            events += self.slots.read_next(rows[more].tolist())
+
+
+class Choice(NamedTuple):
+    """A token that a slot WRITEs."""
+
+    slot: int
+    number: int  # of its row in the pass
+    token: int
+    last: bool
+    cut: Reason | None
+    runs: Numbers | None  # see `Slots.runs_after`

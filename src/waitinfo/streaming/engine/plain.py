@@ -1,0 +1,284 @@
+"""The backend that computes with torch: every model and system, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from waitinfo.model.attention import AttentionReport, CachePosition, Memory
+from waitinfo.model.cache import Rows
+from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.streaming.engine.backend import Candidates, HostBackend, Rules
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing, target_positions
+from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.text.special import BOS, PAD
+
+
+class TorchBackend(HostBackend):
+    """One cache row for each slot.
+
+    A causal encoder takes tokens as they arrive. A bidirectional one has to wait for the whole
+    source, and encodes it at once. The decoder's next input is embedded when its token is chosen,
+    since its info is needed then.
+    """
+
+    name = "torch"
+
+    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+        super().__init__(model, system, slots, rules)
+        # Padding of a shared pass is stored in one position more than a source or target can use.
+        width, length = slots.capacity + 1, target_positions(slots.capacity) + 1
+        self.source_positions = model.position_table(width)
+        self.target_positions = model.position_table(length)
+        exact = torch.promote_types(model.dtype, torch.float32)
+        self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
+        self.states = model.new_states(slots.count)  # of cross-attention, after the last token
+        self.first = self._embed(torch.tensor([[BOS]]), torch.zeros(1, 1, dtype=torch.long))
+        self.next_x = self.first.x[0].repeat(slots.count, 1)
+        self.next_info = None if self.first.info is None else self.first.info[0].repeat(slots.count)
+        # Source tokens that the last step saw, where each step computes the target again.
+        self._seen = np.zeros(slots.count, np.int64)
+        self._new_caches(width, length)
+
+    def _new_caches(self, source: int, target: int) -> None:
+        model, count = self.model, self.slots.count
+        layers = model.config.encoder_layers if self.causal else 0
+        self.source_caches: Any = model.new_caches(layers, count, source)
+        self.memory: Any = model.new_memories(count, source)
+        self.target_caches: Any = model.new_caches(model.config.decoder_layers, count, target)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.nbytes for c in (self.source_caches, self.memory, self.target_caches))
+
+    def release(self, slot: int) -> None:
+        if slot in self.slots.failed:  # a stored NaN would spread even from masked positions
+            for caches in (self.source_caches, self.memory, self.target_caches):
+                caches.erase(slot)
+            self.info[slot] = 1
+        for state in self.states:
+            state[slot] = 0
+        self.next_x[slot] = self.first.x[0, 0]
+        if self.next_info is not None:
+            self.next_info[slot] = 1
+        self._seen[slot] = 0
+
+    @torch.inference_mode()
+    def _embed(self, tokens: Tensor, at: Tensor) -> Embedded:
+        device = self.model.device
+        return self.model.embed_target(tokens.to(device), at.to(device), self.target_positions)
+
+    # Source
+
+    @torch.inference_mode()
+    def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
+        model = self.model
+        tokens, at = self._block(group, starts, ends)
+        rows = Rows.of(group, model.device)
+        if self.causal:
+            source = model.embed_source(tokens, at, self.source_positions)
+            place = CachePosition(rows, at, max(ends) + 1)
+            encoded = model.extend(source, self.source_caches, place)
+        else:
+            positions = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
+            source = model.embed_source(tokens, positions, self.source_positions)
+            encoded = model.encode(source, torch.tensor(ends, device=at.device))
+        self._remember(group, ends, rows, at, encoded)
+        if encoded.info is not None:
+            self.info[rows.index[:, None], at] = encoded.info.to(self.info.dtype)
+            self._receive(group, starts, ends, encoded.info.double().cpu().numpy())
+        sums = encoded.memories[0].values.sum((1, 2, 3), dtype=torch.float32).tolist()
+        return [slot for slot, total in zip(group, sums, strict=True) if not math.isfinite(total)]
+
+    def _block(self, group: list[int], starts: list[int], ends: list[int]) -> tuple[Tensor, Tensor]:
+        """Tokens to encode and their positions: [R, T] each.
+
+        Padding is stored behind the longest source, in an unused position that is always masked.
+        """
+        unused = max(ends)
+        width = max(end - start for start, end in zip(starts, ends, strict=True))
+        tokens = np.full((len(group), width), PAD)
+        at = np.full((len(group), width), unused)
+        for row, (slot, start, end) in enumerate(zip(group, starts, ends, strict=True)):
+            tokens[row, : end - start] = self.slots.sources[slot, start:end]
+            at[row, : end - start] = range(start, end)
+        device = self.model.device
+        return torch.from_numpy(tokens).to(device), torch.from_numpy(at).to(device)
+
+    def _remember(
+        self, group: list[int], ends: list[int], rows: Rows, at: Tensor, encoded: Encoded
+    ) -> None:
+        """Store the keys and values of cross-attention."""
+        if encoded.joint is not None:
+            self.memory.joint[:, :, rows.index[:, None], :, at] = encoded.joint
+            return
+        for cache, memory in zip(self.memory, encoded.memories, strict=True):
+            cache.put(memory.keys, memory.values, rows, at)
+
+    def _receive(
+        self, group: list[int], starts: list[int], ends: list[int], infos: Numbers
+    ) -> None:
+        if infos.shape[1] == 1:
+            self.slots.receive_each(np.array(group), np.array(starts), infos[:, 0])
+            return
+        for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
+            self.slots.receive(slot, start, info[: end - start])
+
+    def _view(self, rows: Rows, length: int) -> Encoded:
+        """The first `length` encoded positions of some rows."""
+        memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
+        has_info = self.model.source_info is not None
+        return Encoded(memories, rows.take(self.info[:, :length]) if has_info else None)
+
+    # Target
+
+    @torch.inference_mode()
+    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
+        model, device, policy = self.model, self.model.device, standing.tensors()
+        some = Rows.of(rows.tolist(), device)
+        target, last = self._inputs(rows, some, policy)
+        encoded = self._view(some, int(policy.read.max()))
+        place = CachePosition(some, target.at, int(policy.written.max()) + 1 + bool(last))
+        visible, read = self._visible(policy, target.at.shape[1])
+        k = policy.k.to(device, torch.float32)
+        carried = [some.take(state) for state in self.states]
+        decoded = model.step(target, encoded, visible, self.target_caches, place, k, read, carried)
+        states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
+        logits = model.logits(states)
+        tokens, finite = best(logits)
+        if forced is not None:
+            again = torch.from_numpy(forced).to(tokens.device)
+            tokens = torch.where(again > 0, again, tokens)
+        step = Step(tokens, logits, decoded.extras, model.write_logits(states))
+        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
+        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
+        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
+
+    @torch.inference_mode()
+    def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
+        assert found.step is not None
+        device = self.model.device
+        rows, chosen = (torch.tensor(x, dtype=torch.long, device=device) for x in (slots, numbers))
+        self.next_x[rows] = found.embedded.x[chosen, 0]
+        if self.next_info is not None:
+            self.next_info[rows] = found.embedded.info[chosen, 0]
+        for state, report in zip(self.states, _carried(found.step.extras), strict=False):
+            state[rows] = report[chosen, :, -1].to(state.dtype)
+
+    def _inputs(
+        self, rows: Chosen, some: Rows, policy: PolicyState
+    ) -> tuple[Embedded, list[int] | None]:
+        """Inputs of the decoder [R, T], and the last one of each row if there are several.
+
+        That is the last token alone, because the caches hold the others; or everything written so
+        far where a system recomputes it with a longer source prefix. Padding is stored behind the
+        longest target.
+        """
+        if not self.system.fresh_past:
+            info = None if self.next_info is None else some.take(self.next_info)[:, None]
+            at = policy.written[:, None].to(self.model.device)
+            return Embedded(some.take(self.next_x)[:, None], info, at), None
+        written, read = policy.written.numpy(), policy.read.numpy()
+        starts = np.where(self._seen[rows] == read, written, 0)
+        self._seen[rows] = read
+        last = written - starts
+        places = starts[:, None] + np.arange(int(last.max()) + 1)
+        real = places <= written[:, None]
+        before = self.slots.targets[rows[:, None], np.minimum(places, written[:, None]) - 1]
+        tokens = np.where(real, np.where(places > 0, before, BOS), PAD).astype(np.int64)
+        places = np.where(real, places, int(written.max()) + 1)
+        return self._embed(torch.from_numpy(tokens), torch.from_numpy(places)), last.tolist()
+
+    def _visible(self, policy: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
+        """Source tokens that `count` positions of every row see, [R, T] or [R, H, T].
+
+        Where heads differ, also the number of tokens read, [R, T].
+        """
+        read, written, k = policy.read[:, None], policy.written[:, None], policy.k[:, None]
+        visible = self.system.visible(read, written, k, self.model.config.heads)
+        by_head = visible.dim() == 3
+        device = self.model.device
+        visible = visible.expand(*visible.shape[:-1], count)
+        return visible.to(device), read.to(device) if by_head else None
+
+    # What is kept
+
+    @torch.inference_mode()
+    def rewrite(self, rows: Chosen) -> None:
+        """Total the info, set the decoder's next input and fill its caches.
+
+        That is one pass for all slots, each token with as much of the source as it was written
+        with. Slots are padded; the next tokens replace the padding, which no earlier position sees.
+        """
+        slots = self.slots
+        rows = rows[slots.written[rows] > 0]
+        if not len(rows):
+            return
+        lengths, width = slots.written[rows], int(slots.written[rows].max())
+        at = np.arange(width + 1)
+        real = at <= lengths[:, None]
+        tokens = np.where(real & (at > 0), slots.targets[rows, : width + 1][:, at - 1], PAD)
+        tokens[:, 0] = BOS
+        inputs = self._embed(
+            torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(at).expand(tokens.shape)
+        )
+        index, every = torch.from_numpy(rows), torch.arange(len(rows))
+        self.next_x[index] = inputs.x[every, lengths]
+        if inputs.info is not None:
+            counted = inputs.info.double().cpu().numpy() * (real & (at > 0))
+            slots.target_info[rows] = counted.sum(-1)
+            assert self.next_info is not None
+            self.next_info[index] = inputs.info[every, lengths]
+        if self.system.fresh_past:
+            return  # it computes what was written at every step
+        path = np.where(real[:, 1:], slots.paths[rows, :width], 1).astype(np.int64)
+        heads, k = self.model.config.heads, torch.from_numpy(slots.k[rows])
+        seen, places = torch.from_numpy(path), torch.from_numpy(at[:-1]).expand(path.shape)
+        visible = self.system.visible(seen, places, k[:, None], heads)
+        self._fill(rows, inputs, seen, visible, torch.from_numpy(lengths - 1))
+
+    def _fill(
+        self, slots: Chosen, inputs: Embedded, path: Tensor, visible: Tensor, last: Tensor
+    ) -> None:
+        """Decode the inputs [R, T + 1] but the last; of each row, `last` is the last real one."""
+        device = self.model.device
+        rows, width = Rows.of(slots.tolist(), device), path.shape[1]
+        info = None if inputs.info is None else inputs.info[:, :-1]
+        decoded = self.model.step(
+            Embedded(inputs.x[:, :-1], info, inputs.at[:, :-1]),
+            self._view(rows, int(path.max())),
+            visible.to(device),
+            self.target_caches,
+            CachePosition(rows, inputs.at[:, :-1], width),
+            torch.from_numpy(self.slots.k[slots]).to(device, torch.float32),
+            path.to(device) if visible.dim() == 3 else None,
+            [rows.take(state) for state in self.states],
+        )
+        for state, report in zip(self.states, _carried(decoded.extras), strict=False):
+            index = last.to(device)[:, None, None].expand(-1, state.shape[1], 1)
+            state[rows.index] = report.gather(-1, index)[..., 0].to(state.dtype)
+
+
+def _carried(extras: list[AttentionReport | None]) -> list[Tensor]:
+    """The states [R, H, T] that each layer's cross-attention carries on, if it has one."""
+    return [report.state for report in extras if report is not None and report.state is not None]
+
+
+def best(logits: Tensor) -> tuple[Tensor, Numbers]:
+    """The best token of every row that may be written, and whether its logit is finite.
+
+    Excludes tokens that are never written from the logits.
+    """
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        values = logits.numpy()  # its argmax is many times as fast as torch's
+        values[:, [PAD, BOS]] = -np.inf
+        tokens = values.argmax(-1)
+        return torch.from_numpy(tokens), np.isfinite(values[np.arange(len(values)), tokens])
+    logits[:, PAD] = logits[:, BOS] = -torch.inf
+    top = logits.max(-1)
+    return top.indices, top.values.isfinite().cpu().numpy()

@@ -1,0 +1,1 @@
+"""Trained models: their folders, saving and loading, and calibration."""

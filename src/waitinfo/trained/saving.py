@@ -1,0 +1,165 @@
+"""Saving a model to a folder, and loading it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import waitinfo
+from waitinfo.config import from_mapping
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.packing import SCALE, dequantize, quantize
+from waitinfo.model.native.weights import return_freed_memory
+from waitinfo.model.tensors import load_stored, save_weights
+from waitinfo.model.transformer import Transformer
+from waitinfo.storage import swap_folder
+from waitinfo.systems import System, build_system
+from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
+
+STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
+AUTO = "auto"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model, ready to translate."""
+
+    model: Transformer
+    system: System
+    vocabulary: Vocabulary
+    folder: Path
+    languages: Languages = UNKNOWN
+
+
+def save_model(
+    folder: Path,
+    model: Transformer,
+    weights: dict[str, Tensor],
+    system: System,
+    vocabulary: Vocabulary,
+    dtype: str = "float32",
+    part_bytes: int | None = None,
+    languages: Languages = UNKNOWN,
+    inputs: dict[str, Tensor] | None = None,
+) -> None:
+    """Write a model folder; an existing one is replaced only once the new one is complete.
+
+    inputs: what `measure_inputs` returns, for int8.
+    """
+    if dtype not in STORED:
+        raise unknown("weights dtype", dtype, STORED)
+    fresh = folder.parent / f".{folder.name}.partial"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _save_narrow(fresh, weights, dtype, part_bytes, inputs or {})
+        vocabulary.save(fresh)
+        config = {
+            "format": FORMAT,
+            "waitinfo": waitinfo.__version__,
+            **languages.entry(),
+            "system": {"name": system.name, **asdict(system.options)},
+            "model": asdict(model.config),
+        }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def _save_narrow(
+    folder: Path,
+    weights: dict[str, Tensor],
+    dtype: str,
+    part_bytes: int | None,
+    inputs: dict[str, Tensor],
+) -> None:
+    # Only matrices are stored in low precision: info parameters are small, and the policy decides
+    # on sums of info.
+    if dtype == "int8":
+        stored = {**quantize(weights), **inputs}
+    else:
+        stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+        for name, tensor in weights.items():
+            if tensor.isfinite().all() and not stored[name].isfinite().all():
+                largest = float(tensor.abs().max())
+                raise WaitinfoError(f"{name}: weights up to {largest:.3g} do not fit {dtype}")
+    save_weights(folder, stored, part_bytes)
+
+
+def load_model(
+    path: Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a model or run folder for translation, with its own system or a compatible one.
+
+    dtype `auto`: integers on a CPU if they are stored, else float32.
+    """
+    folder = resolve_model(path)
+    if dtype not in (AUTO, *STORED):
+        raise unknown("dtype", dtype, (AUTO, *STORED))
+    config = read_config(folder)
+    chosen = _choose_system(config["system"], system, options or {})
+    model_config = from_mapping(ModelConfig, config["model"], "model")
+    chosen.check_model(model_config)
+    if device == "auto":
+        # Integer arithmetic is for CPUs.
+        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+    try:
+        on_cpu = torch.device(device).type == "cpu"
+    except (RuntimeError, TypeError):
+        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+    if dtype == "int8" and not on_cpu:
+        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
+    try:
+        stored = load_stored(folder)
+        if dtype == AUTO:
+            packed = any(name.endswith(SCALE) for name in stored)
+            dtype = "int8" if packed and on_cpu else "float32"
+        model = _build_model(model_config, stored, dtype)
+        del stored
+        return_freed_memory()  # as much as the weights take
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
+    try:
+        model = model.to(device=device).eval()
+        torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+    languages = Languages.read(config, folder / CONFIG)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
+
+
+def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
+    if dtype == "int8":
+        info = {name: tensor for name, tensor in stored.items() if "_info." in name}
+        others = {name: tensor for name, tensor in stored.items() if name not in info}
+        return integer_model(config, {**quantize(others), **info})
+    with torch.device("meta"):
+        model = Transformer(config)
+    weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
+    model.load_weights(weights, assign=True)
+    return model.to(DTYPES[dtype])
+
+
+def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
+    """Build the stored system with overridden options, or another with the given options only."""
+    own = {key: value for key, value in stored.items() if key != "name"}
+    if name is None or name == stored["name"]:
+        return build_system(stored["name"], {**own, **options})
+    return build_system(name, options)
