@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
-from waitinfo.model.attention import Memory
+from waitinfo.model.attention import CrossAttention, Memory, SourceView
 from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Decoded
 from waitinfo.systems import PolicyState, Step, System
@@ -360,9 +360,9 @@ def _uncached_states(
 
 def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tensor:
     """What the next token weighs the source read with, by layer and head: [L, H, S]."""
-    inputs: list[tuple[Tensor, Memory]] = []
+    inputs: list[tuple[Tensor, Memory, SourceView]] = []
     hooks = [
-        layer.cross.register_forward_pre_hook(lambda _, given: inputs.append(given[:2]))
+        layer.cross.register_forward_pre_hook(lambda _, given: inputs.append(given))
         for layer in model.decoder_layers
     ]
     try:
@@ -373,7 +373,11 @@ def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tens
     source = model.embed_source(torch.tensor([row.source[: row.read]])).info
     target = model.embed_target(torch.tensor([[BOS, *row.written]])).info
     layers = []
-    for layer, (x, memory) in zip(model.decoder_layers, inputs, strict=True):
+    for layer, (x, memory, view) in zip(model.decoder_layers, inputs, strict=True):
+        if type(layer.cross) is not CrossAttention:  # with integers, it rounds its weights
+            report = layer.cross(x, memory, replace(view, weigh=True))[1]
+            layers.append(report.weights[0, :, -1])
+            continue
         heads, width = memory.keys.shape[1], memory.keys.shape[3]
         queries = layer.cross.queries(x)[0, -1].view(heads, width)
         weights = []

@@ -132,6 +132,17 @@ class System(ABC):
                 "or the step before, which only plain cross-attention gives"
             )
 
+    @property
+    def decides_after(self) -> bool:
+        """Whether a policy looks at the step, and not only at what was read and written."""
+        methods = ("accept", "wait", "remember")
+        return any(getattr(type(self), name) is not getattr(System, name) for name in methods)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a policy says how much to read after a refusal."""
+        return type(self).wait is not System.wait
+
     def trained_dial(self) -> float:
         """The dial value that a model of this system was trained for."""
         return self.dial.default if self.dial else 1.0

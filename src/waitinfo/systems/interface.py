@@ -21,6 +21,7 @@ from waitinfo.model.attention import AttentionReport
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
 NONE = -1  # `Step.before` where nothing was predicted
+COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
 
 # What a policy may ask for, besides counts, infos and the best token.
 OF_STATE = ("source", "target", "source_words", "target_words")
@@ -99,14 +100,32 @@ class _Asked:
     """Fields that are there only for a policy that asks for them, in the mapping `asked`."""
 
     kind: ClassVar[str]
-    asked: Mapping[str, Any]
+    asked: Mapping[str, Any] | None
 
     def _get(self, name: str) -> Any:
-        if name not in self.asked:
+        if self.asked is None or name not in self.asked:
             raise WaitinfoError(
                 f"{self.kind}.{name}: the policy does not ask for it; add '{name}' to its asks"
             )
         return self.asked[name]
+
+    def _tensors(self) -> dict[str, Any]:
+        return {name: as_tensor(value) for name, value in (self.asked or {}).items()}
+
+
+def as_tensor(value: Any) -> Any:
+    """An array as a tensor on the host; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as a NumPy array; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 @dataclass
@@ -121,7 +140,7 @@ class PolicyState(_Asked):
     complete: Tensor  # [B] whether the whole source has been read
     source_info: Tensor  # [B] float64, total info of the tokens read
     target_info: Tensor  # [B] float64, total info of the tokens written
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] | None = None
 
     @property
     def source(self) -> Tensor:
@@ -148,6 +167,10 @@ class PolicyState(_Asked):
         """[B, M] float64: what `remember` returned at the last WRITE, at first `System.memory`."""
         return self._get("memory")
 
+    def tensors(self) -> PolicyState:
+        """The same rows as tensors."""
+        return PolicyState(*(as_tensor(getattr(self, name)) for name in COUNTS), self._tensors())
+
 
 @dataclass(frozen=True)
 class Step(_Asked):
@@ -158,7 +181,7 @@ class Step(_Asked):
     tokens: Tensor  # [B] the best token
     extras: list[AttentionReport | None] = field(default_factory=list)  # of cross-attention
     write: Tensor | None = None  # [B] log-odds of WRITE, if the model has a head for it
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] | None = None
 
     @property
     def logits(self) -> Tensor:
@@ -193,3 +216,14 @@ class Step(_Asked):
     def probability(self) -> Tensor:
         """[B] that of the most probable token."""
         return largest(self.probabilities)
+
+    def tensors(self) -> Step:
+        """The same step in tensors on the host."""
+        write = None if self.write is None else as_tensor(self.write)
+        return Step(as_tensor(self.tokens), self.extras, write, self._tensors())
+
+    def arrays(self) -> Step:
+        """The same step in NumPy arrays."""
+        write = None if self.write is None else as_array(self.write)
+        asked = {name: as_array(value) for name, value in (self.asked or {}).items()}
+        return Step(as_array(self.tokens), self.extras, write, asked)
