@@ -14,7 +14,7 @@ import torch
 
 from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import transformer
+from waitinfo.model import Transformer, transformer
 from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.streaming.decoder import Decoder
@@ -142,9 +142,11 @@ def test_names_are_unique(documented: type[System]) -> None:
     assert Unnamed not in CROSS_ATTENTIONS.values()
 
 
-def test_a_config_checks_its_cross_attention() -> None:
+def test_the_name_of_a_cross_attention_is_checked() -> None:
+    SYSTEMS.load()
+    config = ModelConfig(9, 9, cross_attention="nearest")
     with pytest.raises(WaitinfoError, match="unknown model.cross_attention 'nearest'.*plain.*gma"):
-        ModelConfig(9, 9, cross_attention="nearest")
+        Transformer(config)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

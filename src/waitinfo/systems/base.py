@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ INFO_TOTALS = ("mean", "source", "target")
 INFO_NORMS = ("sentence", "batch")
 
 DialValue = float | tuple[float, ...]
+Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,15 @@ class System(ABC):
     def prepare(self, vocabulary: Vocabulary) -> None:
         """Called with the vocabulary of a model before the system translates with it."""
         self.vocabulary = vocabulary
+
+    def words(self, side: Side, tokens: Sequence[Sequence[int]]) -> list[list[str]]:
+        """The words of token lists, in the language of this side."""
+        if self.vocabulary is None:
+            raise WaitinfoError(
+                f"{self.name} asks for words; call its prepare with a vocabulary first"
+            )
+        tokenizer = getattr(self.vocabulary, side)
+        return [tokenizer.decode(some).split() for some in tokens]
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:

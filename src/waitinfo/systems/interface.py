@@ -169,7 +169,8 @@ class PolicyState(_Asked):
 
     def tensors(self) -> PolicyState:
         """The same rows as tensors."""
-        return PolicyState(*(as_tensor(getattr(self, name)) for name in COUNTS), self._tensors())
+        counts = {name: as_tensor(getattr(self, name)) for name in COUNTS}
+        return PolicyState(**counts, asked=self._tensors())
 
 
 @dataclass(frozen=True)

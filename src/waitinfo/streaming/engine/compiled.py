@@ -113,7 +113,7 @@ class NativeBackend(TorchBackend):
             tokens = np.where(forced > 0, forced, tokens)
         tokens = tokens.tolist()
         if forced is not None or not self.embeds:
-            self._embed_next(tokens, state.written + 1)
+            self._embed_next(tokens, self.slots.written[rows] + 1)
         infos = [0.0] * count
         if self.next_info is not None:
             infos = arrays["embedded_info"][:count].tolist()

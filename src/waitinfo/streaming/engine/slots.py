@@ -6,7 +6,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import neg
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,9 @@ from waitinfo.streaming.engine.loops import (
     last_runs,
     run_after,
 )
-from waitinfo.systems.base import System
+from waitinfo.systems.base import Side, System
 from waitinfo.systems.interface import PolicyState
 from waitinfo.text.special import EOS, PAD
-
-if TYPE_CHECKING:
-    from waitinfo.text.tokenizer import Tokenizer
 
 Chosen = NDArray[np.int64]  # slots, ascending
 Numbers = NDArray[Any]
@@ -217,29 +214,24 @@ class Slots:
         """Where some rows stand, or one slot, in NumPy's numbers."""
         read = self.read[rows]
         complete = self.fed[rows] & (read == self.length[rows])
-        counts: Any = (self.k[rows], read, self.written[rows], complete)
-        return PolicyState(*counts, self.source_info[rows], self.target_info[rows])
+        written, infos = self.written[rows], (self.source_info[rows], self.target_info[rows])
+        counts: Any = (self.k[rows], read, written, complete, *infos)
+        return PolicyState(*counts)
 
     def asked(self, rows: Chosen, system: System) -> dict[str, Any]:
         """What a policy asks to know about some rows, besides where they stand."""
         found: dict[str, Any] = {}
-        sides = {
-            "source": (self.sources, self.read[rows]), "target": (self.targets, self.written[rows])
-        }  # fmt: skip
-        for side, (tokens, counts) in sides.items():
+        sides: list[tuple[Side, Numbers, Numbers]] = [
+            ("source", self.sources, self.read[rows]),
+            ("target", self.targets, self.written[rows]),
+        ]
+        for side, tokens, counts in sides:
             if side in system.asks:
                 found[side] = _first(tokens, rows, counts)
-            if (name := f"{side}_words") in system.asks:
-                vocabulary = system.vocabulary
-                if vocabulary is None:
-                    raise WaitinfoError(
-                        f"{system.name} asks for words; call its prepare with a vocabulary first"
-                    )
-                tokenizer: Tokenizer = getattr(vocabulary, side)
-                found[name] = [
-                    tokenizer.decode(tokens[slot, :count].tolist()).split()
-                    for slot, count in zip(rows.tolist(), counts.tolist(), strict=True)
-                ]
+            if f"{side}_words" in system.asks:
+                of_rows = zip(rows.tolist(), counts.tolist(), strict=True)
+                ids = [tokens[slot, :count].tolist() for slot, count in of_rows]
+                found[f"{side}_words"] = system.words(side, ids)
         if system.memory:
             found["memory"] = self.memory[rows]
         return found
