@@ -15,7 +15,7 @@ import torch
 
 from tests.commands import Done, called
 from tests.oracle import literal_path
-from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.evaluation.evaluate import Evaluation
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import build_system
@@ -237,9 +237,9 @@ def test_early_stop(analysed: Analysed, loaded: LoadedModel) -> None:
                     assert at["split"][part] is None
 
 
-def seen_weights(loaded: LoadedModel, *pairs: Any) -> list[tuple[Forced, Weights]]:
+def seen_weights(loaded: LoadedModel, *pairs: Any) -> list[tuple[ForcedGroup, Weights]]:
     sources, targets, *paths = pairs
-    found: list[tuple[Forced, Weights]] = []
+    found: list[tuple[ForcedGroup, Weights]] = []
     list(decode_given(loaded, sources, targets, lambda *seen: found.append(seen), *paths))
     return found
 

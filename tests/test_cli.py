@@ -20,9 +20,9 @@ import waitinfo
 from tests.commands import HANGS, called, parsed, typed
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import main
-from waitinfo.cli.display import Pace
-from waitinfo.cli.live import LiveText
+from waitinfo.cli.console import Pace
 from waitinfo.cli.options import usable_cores, use_threads
+from waitinfo.cli.terminal import LiveText
 from waitinfo.model import Transformer
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
@@ -427,7 +427,7 @@ def test_files_that_cannot_be(
 def test_progress_has_lines_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """30 lines were there at the start; 20 more took 4 seconds, and 50 are left."""
     now = iter([100.0, 104.0])
-    monkeypatch.setattr("waitinfo.cli.display.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("waitinfo.cli.console.time.monotonic", lambda: next(now))
     pace = Pace(100)
     assert pace.text(30) == "30 of 100 lines"
     assert pace.text(50) == "50 of 100 lines, 5 per second, 0:00:10 left"

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import toy_pairs, write_pairs
-from waitinfo.distillation.choosing import Choice, Chooser, Task, read_translations
-from waitinfo.distillation.filters import Filters, is_copy, is_repetitive
+from waitinfo.distillation.filters import (
+    Choice,
+    Chooser,
+    Filters,
+    Task,
+    is_copy,
+    is_repetitive,
+    read_translations,
+)
 from waitinfo.distillation.mixing import Data, Draw, Row, parse_mix
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import ParallelText

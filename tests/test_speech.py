@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
 from waitinfo.text.speech import PLAIN, Copies, Speaker, SpeechStyle, Windows, style_of
-from waitinfo.text.speech.errors import Lexicon
 from waitinfo.text.speech.marks import join, lower_without_punctuation
-from waitinfo.text.speech.numbers import READERS
-from waitinfo.text.speech.numerals import English, German
+from waitinfo.text.speech.numbers import READERS, English, German
+from waitinfo.text.speech.speaker import Lexicon
 
 SENTENCES = [
     "Am 3. Mai 2015 waren es 1.500 Menschen, d.h. 3,5 % mehr als 1995.",

@@ -14,7 +14,7 @@ import torch
 
 from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import Transformer, transformer
+from waitinfo.model import transformer
 from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.streaming.decoder import Decoder
@@ -142,11 +142,12 @@ def test_names_are_unique(documented: type[System]) -> None:
     assert Unnamed not in CROSS_ATTENTIONS.values()
 
 
-def test_the_name_of_a_cross_attention_is_checked() -> None:
+def test_a_model_checks_its_cross_attention(tiny_model) -> None:
     SYSTEMS.load()
-    config = ModelConfig(9, 9, cross_attention="nearest")
     with pytest.raises(WaitinfoError, match="unknown model.cross_attention 'nearest'.*plain.*gma"):
-        Transformer(config)
+        tiny_model(cross_attention="nearest")
+    with pytest.raises(WaitinfoError, match="model.cross_attention nearest: wait-k requires plain"):
+        build_system("wait-k").check_model(ModelConfig(9, 9, cross_attention="nearest"))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

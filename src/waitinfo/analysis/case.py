@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from waitinfo.analysis.drawing import legend_below
-from waitinfo.analysis.study import Decoded, Study, Subject
+from waitinfo.analysis.study import Study, Subject, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell, titled
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, plain
@@ -108,7 +108,7 @@ def compute(study: Study) -> Numbers:
     }
 
 
-def told(subject: Subject, decoded: Decoded, index: int) -> Numbers:
+def told(subject: Subject, decoded: Translated, index: int) -> Numbers:
     evaluation, hypothesis = subject.evaluation, decoded.hypotheses[index]
     vocabulary = evaluation.loaded.vocabulary
     written = pieces(vocabulary.target, hypothesis.tokens, hypothesis.target_info)

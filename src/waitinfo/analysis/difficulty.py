@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from waitinfo.analysis.drawing import curve_style, legend_below, short_title
-from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
-from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
+from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import (
     Numbers,
     Table,
@@ -49,7 +49,7 @@ def alignments(
     found: dict[int, list[int]] = {}
     layers: list[Tensor] = []
 
-    def keep(_: Forced, weights: Weights) -> None:
+    def keep(_: ForcedGroup, weights: Weights) -> None:
         if weights.kind == "cross":
             layers.append(weights.biased.mean(1))
 
@@ -101,7 +101,9 @@ def compute(study: Study) -> Numbers:
     return found
 
 
-def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str]) -> list[Numbers]:
+def by_bin(
+    values: np.ndarray, pair: Sequence[Translated], references: Sequence[str]
+) -> list[Numbers]:
     """Scores of both subjects in each bin of a feature."""
     edges = quantile_bins(values, BINS)
     bins = bin_of(values, edges) if len(edges) > 2 else np.zeros(len(values), int)
@@ -127,7 +129,9 @@ def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str
     return found
 
 
-def differences(study: Study, pair: Sequence[Decoded], features: dict[str, np.ndarray]) -> Numbers:
+def differences(
+    study: Study, pair: Sequence[Translated], features: dict[str, np.ndarray]
+) -> Numbers:
     """How the difference of sentence chrF depends on the features, and where it is largest."""
     first, second = (sentence_scores("chrF", each.texts, study.references) for each in pair)
     gap = first - second

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from waitinfo.analysis.drawing import curve_style, entry, legend_above, say, short_title
-from waitinfo.analysis.study import Decoded, Study, Subject
+from waitinfo.analysis.study import Study, Subject, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell, dial, percent
 from waitinfo.evaluation.plot import plain
 from waitinfo.evaluation.quality import score
@@ -54,7 +54,7 @@ def at_dial(study: Study, subject: Subject, k: float) -> Numbers:
 
 
 def split(
-    allowed: Decoded, guarded: Decoded, references: Sequence[str], chosen: np.ndarray
+    allowed: Translated, guarded: Translated, references: Sequence[str], chosen: np.ndarray
 ) -> Numbers | None:
     """Scores of the chosen sentences; None if there are none."""
     if not chosen.any():
@@ -72,7 +72,7 @@ def split(
     }
 
 
-def part(found: Decoded, references: Sequence[str], chosen: np.ndarray) -> float:
+def part(found: Translated, references: Sequence[str], chosen: np.ndarray) -> float:
     """BLEU of the chosen sentences."""
     texts = [text for text, c in zip(found.texts, chosen, strict=True) if c]
     return score("BLEU", texts, [r for r, c in zip(references, chosen, strict=True) if c]).score

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from waitinfo.analysis.drawing import GREY, LEGEND, curve_style, entry, short_title
-from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, default_grid
@@ -55,7 +55,9 @@ def draw_counts(sentences: int, resamples: int, seed: int = SEED) -> np.ndarray:
     return np.concatenate([np.ones((1, sentences), counts.dtype), counts])
 
 
-def sampled(decoded: Sequence[Decoded], references: Sequence[str], counts: np.ndarray) -> Sampled:
+def sampled(
+    decoded: Sequence[Translated], references: Sequence[str], counts: np.ndarray
+) -> Sampled:
     """Dial values at which the latency of no sentence is defined are left out."""
     latency, quality = [], []
     for each in decoded:
@@ -79,8 +81,8 @@ def p_value(differences: np.ndarray) -> float:
 
 
 def compare(
-    first: Sequence[Decoded],
-    second: Sequence[Decoded],
+    first: Sequence[Translated],
+    second: Sequence[Translated],
     references: Sequence[str],
     resamples: int = RESAMPLES,
 ) -> list[Numbers]:
@@ -158,7 +160,7 @@ def compute(study: Study) -> Numbers:
     }
 
 
-def points(decoded: Sequence[Decoded]) -> list[Numbers]:
+def points(decoded: Sequence[Translated]) -> list[Numbers]:
     return [{"k": each.k, "latency": each.latency} for each in decoded]
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Compare:
-    """Options of `compare`."""
+class CompareArguments:
+    """What `compare` is given."""
 
     results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")]
     out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None
@@ -60,7 +60,7 @@ class Compare:
     title: Annotated[str, typer.Option(help="Title of the figure.")] = ""
 
 
-def compare(options: Compare) -> None:
+def compare(options: CompareArguments) -> None:
     """Compare systems: curves, quality at equal latency, area between curves.
 
     Points of one name are a curve. Points with the same settings from several runs (seeds) are
@@ -77,7 +77,7 @@ def compare(options: Compare) -> None:
         waitinfo compare results --published 'de-en base' --out curves.png
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.evaluation.curves import (
         LATENCIES,
         check_axis,
@@ -114,7 +114,7 @@ def compare(options: Compare) -> None:
 
 def _curves(points: list[Point], x: str, y: str) -> list[Curve]:
     """The curves of points, with notes on what is missing or uneven."""
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.evaluation.curves import make_curves
 
     curves = make_curves(points, x, y)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train(PluginOptions):
-    """Options of `train`."""
+class TrainArguments(PluginOptions):
+    """What `train` is given."""
 
     out: Annotated[Path, typer.Option(help="Folder of the run.")]
     system: Annotated[str | None, typer.Option(help=f"The system to train: {listed(SYSTEMS)}.")] = (
@@ -50,7 +50,7 @@ class Train(PluginOptions):
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
 
 
-def train(options: Train) -> None:
+def train(options: TrainArguments) -> None:
     """Train a system on a corpus.
 
     The run folder gets the best and the last model (`best`, `last`), checkpoints to resume from,
@@ -69,7 +69,7 @@ def train(options: Train) -> None:
     """
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
-    from waitinfo.training.run import merge
+    from waitinfo.training.run_folder import merge
 
     options.load_plugins()
     flags: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display() -> Display:
-    from waitinfo.cli.display import LiveDisplay, console
+    from waitinfo.cli.console import LiveDisplay, console
     from waitinfo.training.display import LineDisplay
 
     return LiveDisplay() if console.is_terminal and sys.stderr.isatty() else LineDisplay()

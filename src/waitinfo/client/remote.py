@@ -233,7 +233,8 @@ class AsyncRemoteStream:
             try:
                 opening = self._opening()
                 await socket.send(_encode(opening))
-                self._accept(json.loads(await socket.recv()))
+                while not self._accept(json.loads(await socket.recv())):
+                    """The server has more to say before it starts."""
                 self._queue_again(opening)
                 await self._both(socket)
             except ConnectionClosed as closed:
@@ -264,9 +265,14 @@ class AsyncRemoteStream:
             start["resume"] = self._replay.resume(self._vocabulary)
         return start
 
-    def _accept(self, answer: dict[str, Any]) -> None:
+    def _accept(self, answer: dict[str, Any]) -> bool:
+        """Take an answer to the start; whether the stream has been started."""
         if answer["type"] == "error":
             self._refused(answer)
+        if answer["type"] == "closing":
+            return False
+        if answer["type"] == "ended":
+            raise Interrupted(f"the server ended the stream ({answer['reason']})")
         if answer["type"] != "started":
             raise WaitinfoError(f"{self._address.shown}: not a server of waitinfo")
         self._vocabulary = answer["vocabulary"]
@@ -274,6 +280,7 @@ class AsyncRemoteStream:
         self.ticket = answer.get("ticket")
         self._connections += 1
         self._resting = False
+        return True
 
     def _refused(self, error: dict[str, Any]) -> NoReturn:
         """The server starts no stream, or ends it: for good, or until later."""

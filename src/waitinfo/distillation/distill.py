@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.distillation.choosing import Choice, Chooser, Task, read_translations
-from waitinfo.distillation.filters import Filters
+from waitinfo.distillation.filters import Choice, Chooser, Filters, Task, read_translations
 from waitinfo.distillation.mixing import (
     DISTILLED,
     MONOTONE,

@@ -203,7 +203,7 @@ class Ended(Message):
     """The last message."""
 
     type: Literal["ended"] = "ended"
-    reason: str = Field(description="end, idle, closing, full, replaced or error.")
+    reason: str = Field(description="end, idle, closing, full, replaced, refused or error.")
 
 
 Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended

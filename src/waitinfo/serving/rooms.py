@@ -257,9 +257,11 @@ class Rooms:
     def close(self, speakers: bool = False) -> None:
         """The server stops: watchers stay until the speaker of their room has gone, or not."""
         self._closing = True
-        for room in self._rooms.values():
+        for room in list(self._rooms.values()):
             if room.speaker is None or speakers:
                 room.end()
+            if room.speaker is None:
+                self._free(room)
 
     def _add(self, name: str) -> Room:
         if len(self._rooms) >= ROOMS:

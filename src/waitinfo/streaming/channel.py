@@ -59,6 +59,7 @@ class Channel:
         self.ended = False  # no more text will come
         self.closed = False  # the slot was given back
         self.error: str | None = None  # no exception: its frames would keep streams alive
+        self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
 
     @property
@@ -70,6 +71,11 @@ class Channel:
     @k.setter
     def k(self, value: float) -> None:
         self.controller, self._k = None, value
+
+    def fail(self, error: Exception) -> None:
+        """Keep why the stream has failed."""
+        self.error = describe(error)
+        self.error_kind = type(error) if isinstance(error, WaitinfoError) else WaitinfoError
 
     @property
     def over(self) -> bool:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from waitinfo.streaming.segmenter import CLOSERS, Pauses, Segmentation, ends_sentence
 from waitinfo.text.files import normalise
-from waitinfo.text.pieces import GrowingWord
 from waitinfo.text.scripts import is_unspaced
-from waitinfo.text.tokenizer import SPACE, Tokenizer
+from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer
 
 END = None  # in the queue: the sentence ends here
 STOPS = "。！？｡!?"  # end a sentence inside a word
@@ -30,6 +29,7 @@ class Piece(NamedTuple):
     text: str  # '' where only a later token completes a character
     tokens: list[int]
     starts_word: bool = True
+    done: int = 0  # so many of the tokens were taken already
 
 
 class Reader:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.special import BOS, EOS, PAD
+
+
+class ReplayError(WaitinfoError):
+    """No stream of this model can have been interrupted so."""
+
+    code: ClassVar[str] = "resume"
 
 
 class DialState(NamedTuple):
@@ -49,7 +55,7 @@ class Replay:
         """
         for token, read in self.path:
             if not 0 <= token < vocabulary or token in (BOS, PAD) or read < 0:
-                raise WaitinfoError(
+                raise ReplayError(
                     f"replay: token {token} after {read} cannot have been written by this model"
                 )
         possible = (
@@ -59,4 +65,4 @@ class Replay:
             and all(1 <= r <= self.begun and t != EOS for t, r in self.path[: self.kept])
         )
         if not possible:
-            raise WaitinfoError("replay: no window can have begun with so many tokens")
+            raise ReplayError("replay: no window can have begun with so many tokens")

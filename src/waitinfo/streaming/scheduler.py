@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, describe
+from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import LagController
@@ -158,7 +158,7 @@ class Scheduler:
     def check_error(channel: Channel) -> None:
         """Raise the error that a stream has failed with, if any."""
         if channel.error is not None:
-            raise WaitinfoError(channel.error)
+            raise channel.error_kind(channel.error)
 
     def history(self, channel: Channel) -> tuple[list[Event], list[str]]:
         """The last events of a stream and the last words it has shown."""
@@ -246,7 +246,7 @@ class Scheduler:
         with self._lock:
             channels = list(self._rounds.channels | set(self._inbox))
             for channel in channels:
-                channel.error = describe(error)
+                channel.fail(error)
                 self._close(channel)
             self._rounds.arrivals.clear()
             self._rounds.take_out()
@@ -355,7 +355,7 @@ class Scheduler:
             for channel, events in touched.items():
                 self._deliver(channel, events)
             for channel, error in failures.items():
-                channel.error = describe(error)
+                channel.fail(error)
                 self._close(channel, leader=True)
         for error in failures.values():
             if not isinstance(error, WaitinfoError):

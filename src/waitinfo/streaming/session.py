@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import END, Reader
-from waitinfo.streaming.replay import Replay
+from waitinfo.streaming.replay import Replay, ReplayError
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Cut, Mark, Weights, Window
 from waitinfo.streaming.words import WordBuilder
@@ -120,20 +119,21 @@ class Session:
                     self._end_sentence()
                 continue
             room = self._room
-            if len(item.tokens) <= room:
+            end = item.done + room
+            if len(item.tokens) <= end:
                 queue.popleft()
-                word, pieces = item.text or None, item.tokens
+                word, pieces = item.text or None, item.tokens[item.done :]
             elif self._window.words:
                 self.full = self.slides
                 self._complete = not self.slides  # go on in a new sentence
                 break
             else:  # the word is too long
-                queue[0] = item._replace(tokens=item.tokens[room:])
-                word, pieces = None, item.tokens[:room]
+                queue[0] = item._replace(done=end)
+                word, pieces = None, item.tokens[item.done : end]
             tokens += pieces
             self._window.read(word, len(pieces))
         if (self.full or self._complete) and len(self._window.words) < self._again:
-            raise WaitinfoError("resume: the text is shorter than what was read of it")
+            raise ReplayError("resume: the text is shorter than what was read of it")
         return Input(tokens, self._complete) if tokens or self._complete else None
 
     def _end_sentence(self) -> None:

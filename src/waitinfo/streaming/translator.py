@@ -225,9 +225,10 @@ def load(
 
     `system` and `options` replace the system the model was trained with by another it can serve,
     or change options of its own; `plugins` are Python files that define systems. dtype `auto` is
-    int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
-    if the model is calibrated. `segment` says how streams find the ends of sentences, unless they
-    are told otherwise. On a GPU, `recorded` rounds are many times as fast.
+    int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams
+    without a dial of their own hold `lag`, in words, if the model is calibrated. `segment` says how
+    streams find the ends of sentences, unless they are told otherwise. On a GPU, `recorded` rounds
+    are many times as fast.
     """
     load_plugins(plugins)
     loaded = load_model(find_model(model), device, dtype, system, options)

@@ -30,7 +30,6 @@ from waitinfo.text.special import BOS, EOS, SPECIALS
 
 # Weights
 
-
 SCALE = ":scale"  # suffix of a matrix's name
 CENTER, REPEATED = ":center", ":repeated"  # of what is done to its inputs
 _BESIDE = (SCALE, CENTER, REPEATED)
@@ -65,7 +64,6 @@ def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 # Inputs
-
 
 LEVELS = 127
 
@@ -129,7 +127,6 @@ class Rounding:
 
 
 # Measuring
-
 
 SENTENCES, LENGTH = 64, 24
 PASSES = 2  # that make the translations

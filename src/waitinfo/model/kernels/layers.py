@@ -33,7 +33,6 @@ def sum_parts(parts: Tensor) -> Tensor:
 
 # Dropout, residual connection and layer norm
 
-
 NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 396, 4, 4
 
 
@@ -167,7 +166,6 @@ def add_norm(
 
 
 # Linear map and ReLU
-
 
 RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 8, 512
 

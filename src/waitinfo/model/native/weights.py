@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Memory
 
-
 PAGE = 2**21  # bytes of a large page
 CHUNK = 8 * PAGE  # taken from the system at a time
 ALIGNMENT = 64

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from waitinfo.cli.display import note
+from waitinfo.cli.console import note
 from waitinfo.cli.views import VIEWS, LiveCaption, View
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
