@@ -390,3 +390,13 @@ def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tens
             weights.append(alpha / alpha.sum())
         layers.append(torch.stack(weights))
     return torch.stack(layers)
+
+
+def edits(first: list[str], second: list[str]) -> int:
+    """Levenshtein distance in words."""
+    row = list(range(len(second) + 1))
+    for i, word in enumerate(first, 1):
+        previous, row = row, [i]
+        for j, other in enumerate(second, 1):
+            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (word != other)))
+    return row[-1]

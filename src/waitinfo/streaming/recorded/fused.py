@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from waitinfo.model.row_layers import Place, Prefix, RowLayers
+from waitinfo.model.row_layers import Prefix, RowLayers, RowPositions
 from waitinfo.streaming.engine.loops import LONGEST
 from waitinfo.streaming.recorded import kernels
 from waitinfo.streaming.recorded.memory import BLOCK
@@ -40,7 +40,7 @@ class FusedSteps(Steps):
         )  # fmt: skip
         slot, at, tokens, count, block, offset = ints
         x, info = self.layers.embed_source(tokens, at, state.source_positions)
-        place = Place(slot, count, table, block, offset)
+        place = RowPositions(slot, count, table, block, offset)
         values = self.layers.encode(x, info, place, self.source.caches, self.source.memories)
         kernels.note[(rows,)](
             ints, x if info is None else info, values, state.info, out, rows, values.shape[1],
@@ -53,7 +53,7 @@ class FusedSteps(Steps):
         ints, floats, whole, x, info = self._choose(inputs, bounds.window)
         slot, _, written, seen, count, forced = ints[:6]
         prefix = self._prefix(seen, written, floats[0])
-        place = Place(slot, count, self.target.table.device)
+        place = RowPositions(slot, count, self.target.table.device)
         states = self.layers.decode(
             x, info, place, prefix, self.target.caches, self.source.memories
         )
