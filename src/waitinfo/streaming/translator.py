@@ -19,6 +19,7 @@ from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
+from waitinfo.systems import load_plugins
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
@@ -210,14 +211,17 @@ def load(
     lag: float | None = None,
     segment: str = "auto",
     recorded: bool = True,
+    plugins: Iterable[str | Path] = (),
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
-    or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
-    `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
-    if the model is calibrated. `segment` says how streams find the ends of sentences, unless they
-    are told otherwise. On a GPU, `recorded` rounds are many times as fast.
+    or change options of its own; `plugins` are Python files that define systems. dtype `auto` is
+    int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams
+    without a dial of their own hold `lag`, in words, if the model is calibrated. `segment` says how
+    streams find the ends of sentences, unless they are told otherwise. On a GPU, `recorded` rounds
+    are many times as fast.
     """
+    load_plugins(plugins)
     loaded = load_model(find_model(model), device, dtype, system, options)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)
