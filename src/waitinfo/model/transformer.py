@@ -66,6 +66,11 @@ class Decoded:
     states: Tensor  # [B, T, d]
     extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
 
+    def attention(self) -> Tensor:
+        """[B, L, H, S] what the last position weighs the source with, where that is reported."""
+        found = [report.weights for report in self.extras if report is not None]
+        return torch.stack([weights[:, :, -1] for weights in found if weights is not None], 1)
+
 
 class Transformer(nn.Module):
     """The network; `integers` has one that computes with 8-bit integers."""
