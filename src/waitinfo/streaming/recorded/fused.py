@@ -16,7 +16,8 @@ from waitinfo.streaming.engine.loops import LONGEST
 from waitinfo.streaming.recorded import kernels
 from waitinfo.streaming.recorded.memory import BLOCK
 from waitinfo.streaming.recorded.steps import Bounds, Steps
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import PolicyState, Step
 from waitinfo.text.special import EOS
 
 ROWS = 128  # of a program that has little to do
@@ -62,7 +63,8 @@ class FusedSteps(Steps):
         accepted = None
         if type(self.system).accept is not System.accept:
             policy = _policy(floats, ints[1:3], whole)
-            step = Step(tokens, logits, [], model.write_logits(states))
+            asked = {"logits": logits, "states": states}
+            step = Step(tokens, [], model.write_logits(states), asked)
             accepted = self.system.accept(policy, step).to(slot.device)
 
         rows, width = x.shape
