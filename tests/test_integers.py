@@ -11,23 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import NAMES, build, sentences, trickle
+from tests.integers import integers
 from tests.oracle import dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.integers import exact
 from waitinfo.model.integers import matrix as products
-from waitinfo.model.integers.conversion import integer_model
 from waitinfo.model.integers.matrix import IntegerEmbedding, IntegerLinear
-from waitinfo.model.integers.packing import measure_inputs, quantize
+from waitinfo.model.integers.packing import quantize
 from waitinfo.systems import System
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import load_model, save_model
-
-
-def integers(model: Transformer, prepared: bool = False) -> Transformer:
-    weights = {name: tensor.float() for name, tensor in model.weights().items()}
-    inputs = measure_inputs(model) if prepared else {}
-    return integer_model(model.config, {**quantize(weights), **inputs})
 
 
 def linear(outputs: int, inputs: int, bias: bool = True) -> tuple[IntegerLinear, torch.Tensor]:

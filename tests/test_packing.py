@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
-from tests.test_native import FOUND
+from tests.integers import FOUND, NEEDS_KERNELS
 from waitinfo.model import Transformer
 from waitinfo.model.integers import matrix as products
 from waitinfo.model.integers.matrix import IntegerLinear
@@ -68,7 +68,7 @@ def draw(inputs: int, repeats: int) -> Preparation:
     return Preparation((torch.randn(inputs) * 3 / CENTER_STEP).round() * CENTER_STEP, some)
 
 
-@pytest.mark.skipif(not FOUND, reason="the kernels were not built: no C compiler")
+@NEEDS_KERNELS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs", "repeats"), [(5, 3, 2), (70, 18, 4), (130, 384, 9)])
 def test_kernels_give_the_bits_of_torch(

@@ -1,4 +1,4 @@
-"""int8 storage, and bundled models found by name."""
+"""Model folders: stored as integers, packed, and found by the names of bundled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters and choices of distillation, by cases worked by hand and by sacrebleu."""
+"""Which translations are learned from, by cases worked by hand and by sacrebleu."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.distillation.filters import (
-    Choice,
     Chooser,
+    ChosenTranslation,
     Filters,
     Task,
     is_copy,
@@ -159,10 +159,12 @@ def task(reference: str | None, *translations: str, scores: list[float] | None =
 
 def test_the_best_that_passes_is_chosen() -> None:
     by_score = Chooser("score", Filters())
-    assert by_score.choose(task(None, "one house", "a house")) == Choice(0, None)
-    assert by_score.choose(task(None, "a", "b", "c", scores=[-3, -1, -2])) == Choice(1, None)
-    assert by_score.choose(task(None, "", "no no no no", "b")) == Choice(2, None)
-    assert by_score.choose(task(None, "", "no no no no")) == Choice(None, "empty")
+    assert by_score.choose(task(None, "one house", "a house")) == ChosenTranslation(0, None)
+    assert by_score.choose(task(None, "a", "b", "c", scores=[-3, -1, -2])) == ChosenTranslation(
+        1, None
+    )
+    assert by_score.choose(task(None, "", "no no no no", "b")) == ChosenTranslation(2, None)
+    assert by_score.choose(task(None, "", "no no no no")) == ChosenTranslation(None, "empty")
     by_similarity = Chooser("chrf", Filters())
     right = "that is a house"
     assert by_similarity.choose(task(right, "x", "this is a house", "that is a houses")).number == 2
