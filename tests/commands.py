@@ -65,3 +65,11 @@ def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedP
 def parsed(verb: str, *arguments: str) -> dict[str, Any]:
     """Options of a command as the command line takes them; unknown options are errors."""
     return VERBS[verb].make_context(verb, list(arguments)).params
+
+
+def done_quietly(*arguments: object) -> None:
+    """A command that must succeed; what it prints is not looked at."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        assert not stop.code, f"{arguments}: exit {stop.code}"

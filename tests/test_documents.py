@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.streams import live_delays
-from tests.test_evaluation import SENTENCES, loaded, test_set
-from tests.test_simuleval import main_quietly
+from tests.commands import done_quietly
+from tests.evaluations import SENTENCES, evaluated_model, written_set
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents
@@ -248,7 +248,7 @@ def test_conditions_side_by_side(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "points.jsonl"
-    main_quietly(*evaluate(loaded, test_set, "--condition", "clean,errors-10,documents-lower",
+    done_quietly(*evaluate(loaded, test_set, "--condition", "clean,errors-10,documents-lower",
                            "--documents", 2, "--k", 2, "--out", out))  # fmt: skip
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if "│" in line]
@@ -256,7 +256,7 @@ def test_conditions_side_by_side(
     points = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert [p["set"] for p in points] == ["t", "t-errors-10", "t-documents-lower"]
     folder = tmp_path / "folder"
-    main_quietly(
+    done_quietly(
         *evaluate(loaded, test_set, "--condition", "clean,lower", "--k", 2, "--out", folder)
     )
     assert (folder / "wait-info-2.json").exists() and (folder / "lower/wait-info-2.json").exists()
@@ -277,7 +277,7 @@ def test_calibrating_and_asking_for_a_lag(
     with pytest.raises(SystemExit):
         main(evaluate(loaded, test_set, "--lag", 3, "--out", out))
     assert "not calibrated for wait-info" in capsys.readouterr().err
-    main_quietly(*evaluate(loaded, test_set, "--calibrate", "--k", "0,3,50"))
+    done_quietly(*evaluate(loaded, test_set, "--calibrate", "--k", "0,3,50"))
     stored = json.loads((loaded.folder / "calibration.json").read_text())
     points = stored["systems"]["wait-info"]["points"]
     assert [point["k"] for point in points] == [0, 3, 50]
@@ -287,12 +287,12 @@ def test_calibrating_and_asking_for_a_lag(
         scored = evaluation.score(Decoding(point["k"]), found, evaluation.traces(found))
         assert scored["word"]["LAAL"] == pytest.approx(point["lag"])
     lag = points[0]["lag"]
-    main_quietly(*evaluate(loaded, test_set, "--lag", lag, "--out", out))
+    done_quietly(*evaluate(loaded, test_set, "--lag", lag, "--out", out))
     (file,) = out.glob("wait-info-lag-*.json")
     point = json.loads(file.read_text())
     assert point["word"]["LAAL"] == pytest.approx(lag) and point["dial"] == "lag"
     assert point["settings"]["k"] == 0
-    main_quietly(*evaluate(loaded, test_set, "--lag", lag, "--documents", "all", "--out", out))
+    done_quietly(*evaluate(loaded, test_set, "--lag", lag, "--documents", "all", "--out", out))
     capsys.readouterr()
     for options, message in (
         (("--lag", 99, "--out", out), "lag = 99: this model is calibrated for lags from"),
@@ -309,7 +309,7 @@ def test_calibrating_and_asking_for_a_lag(
         with pytest.raises(SystemExit):
             main(evaluate(loaded, test_set, *options))
         assert message in capsys.readouterr().err
-    main_quietly("translate", "--model", loaded.folder, "--lag", lag, "Ja. Das ist gut.")
+    done_quietly("translate", "--model", loaded.folder, "--lag", lag, "Ja. Das ist gut.")
     assert capsys.readouterr().out.strip()
     with pytest.raises(SystemExit):
         main(["translate", "--model", str(loaded.folder), "--lag", "3", "--k", "2", "Ja."])

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_simuleval import main_quietly
-from tests.test_simuleval import run as trained_run
+from tests.commands import done_quietly
+from tests.measured import trained_briefly
 from tests.tools import python_with
 
 VERSION = "0.1.10"
-run = trained_run  # a fixture: a model trained briefly on real sentences
+
+
+@pytest.fixture(scope="module", params=["bpe:800", "words:3"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_briefly(tmp_path_factory.mktemp("omnisteval"), request.param)
+
 
 # Scores of the tool without rounding: documents, or single sentences.
 DRIVER = """
@@ -54,7 +59,7 @@ def omnisteval(tool: Path, folder: Path, kind: str) -> tuple[dict[str, float], l
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     out = run / "documents"
-    main_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
+    done_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
                  run / "test.en", "--k", "2", "--condition", "clean,documents", "--documents", 7,
                  "--out", out)  # fmt: skip
     folder = out / "documents" / "wait-info-2"

@@ -38,9 +38,16 @@ class Speaker:
         self.scene, self.script, self.room = scene, script, room
         self.heard: list[tuple] = []
         self.times: list[tuple[float, int]] = []  # when, and from which server
-        self.started = self.ending = self.done = self.failed = False
+        self.started = self.ending = self.failed = False
+        self.over = asyncio.Event()
 
     async def run(self) -> None:
+        try:
+            await self._speak()
+        finally:
+            self.over.set()
+
+    async def _speak(self) -> None:
         scene, script = self.scene, self.script
         await rest(scene)
         options = {} if self.room is None else {"room": self.room}
@@ -62,7 +69,6 @@ class Speaker:
                 self.failed = True
             finally:
                 listening.cancel()
-        self.done = True
         if not self.failed and tuple(self.heard) != script.events:
             raise Broken("a stream ended early")
 
@@ -86,10 +92,11 @@ class Watcher:
         self.words: dict[tuple[int, int], str] = {}
         self.last = (-1, 0)
         self.connections = 0
+        self.early = False  # there before its speaker had said everything
         self.sent_away: list[tuple[float, int, set[tuple[int, int]]]] = []  # by a stopping server
 
     async def run(self) -> None:
-        while not (self.speaker.done or self.speaker.failed):
+        while not self.speaker.over.is_set():
             with suppress(*LOST):
                 async with await connect(
                     f"ws://server/v1/watch?room={self.speaker.room}"
@@ -100,20 +107,22 @@ class Watcher:
 
     async def _follow(self, socket: ClientConnection) -> None:
         listening = asyncio.ensure_future(self._listen(socket))
+        over = asyncio.ensure_future(self.speaker.over.wait())
         try:
-            while not (self.speaker.done or listening.done()):
-                await asyncio.sleep(1.0)
+            await asyncio.wait([listening, over], return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([listening], timeout=5.0)  # the last words are under way
             if listening.done():
                 listening.result()
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for task in (listening, over):
+                task.cancel()
+            await asyncio.gather(listening, over, return_exceptions=True)
 
     async def _listen(self, socket: ClientConnection) -> None:
         number = len(self.scene.hubs)
         try:
             while True:
+                self.early |= not self.speaker.ending
                 for word in json.loads(await socket.recv())["words"]:
                     self._hear((word["sentence"], word["read"] - word["lag"]), word["text"])
         except ConnectionClosed as closed:
@@ -125,7 +134,7 @@ class Watcher:
         """At the end: whether it has all words that it should have."""
         speaker, script = self.speaker, self.speaker.script
         cut = self.scene.stopped or self.scene.cuts or speaker.failed
-        if self.connections == 1 and not cut and self.words != script.words:
+        if self.early and self.connections == 1 and not cut and self.words != script.words:
             raise Broken("a watcher that was there all the time missed words")
         places = list(script.words)
         for when, server, words in self.sent_away:
@@ -155,8 +164,10 @@ async def usurper(scene: Scene, speaker: Speaker) -> None:
     """Tries to speak in the room of another, until that one is done."""
     ADDRESS.set("10.6.6.6")
     while not (speaker.started or speaker.ending):
-        await asyncio.sleep(0.05)
-    while not speaker.ending:
+        await asyncio.sleep(0.2)
+    for _ in range(5):
+        if speaker.ending:
+            return
         secret = scene.draw.choice([{}, {"secret": "o" * 16}])
         again = scene.draw.choice([{}, {"resume": {"position": 0}}])
         with suppress(*LOST):
@@ -164,9 +175,9 @@ async def usurper(scene: Scene, speaker: Speaker) -> None:
                 scene, room=speaker.room, k=1, **secret, **again
             ) as socket:
                 answer = json.loads(await socket.recv())
-                if answer["type"] == "started" and not speaker.ending:
+                if answer["type"] == "started" and not (speaker.ending or scene.poisonings):
                     raise Broken("a room was taken over")
-        await rest(scene)
+        await asyncio.sleep(scene.draw.random() * scene.draw.choice([0.1, 1.0, 100.0]))
 
 
 async def pinger(scene: Scene) -> None:
