@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -40,7 +42,7 @@ TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
 # Parts outside the core, each with an extra of its own.
 PACKAGES = {
-    "serving": {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "serving": {"fastapi", "prometheus_client", "lxml", "pydantic", "starlette", "uvicorn"},
     "client": {"websockets"},
 }
 # Further imports of a part, only inside functions: extras or large packages.
@@ -225,3 +227,10 @@ def test_prepare_needs_no_torch(tmp_path: Path) -> None:
     tsv.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
     command("prepare", "--tsv", str(tsv), "--vocab", "words:1", "--out", str(tmp_path / "corpus"))
     assert (tmp_path / "corpus" / "corpus.json").exists()
+
+
+def test_each_equation_of_the_paper_has_one_home() -> None:
+    """Equations 4 to 12 are the method; one line of the package names each."""
+    sources = [p.read_text("utf-8") for end in ("py", "c", "h") for p in SOURCE.rglob(f"*.{end}")]
+    named = Counter(int(n) for text in sources for n in re.findall(r"Eq\. (\d+)", text))
+    assert all(named[number] == 1 for number in range(4, 13)), named

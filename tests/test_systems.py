@@ -135,9 +135,12 @@ def test_names_are_unique(documented: type[System]) -> None:
     assert Unnamed not in CROSS_ATTENTIONS.values()
 
 
-def test_a_config_checks_its_cross_attention() -> None:
+def test_a_model_checks_its_cross_attention(tiny_model) -> None:
+    SYSTEMS.load()
     with pytest.raises(WaitinfoError, match="unknown model.cross_attention 'nearest'.*plain.*gma"):
-        ModelConfig(9, 9, cross_attention="nearest")
+        tiny_model(cross_attention="nearest")
+    with pytest.raises(WaitinfoError, match="model.cross_attention nearest: wait-k requires plain"):
+        build_system("wait-k").check_model(ModelConfig(9, 9, cross_attention="nearest"))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -22,6 +22,7 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import WordBuilder
+from waitinfo.text import tokenizer as tokenizers
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer, VocabularySpec, train_tokenizer
@@ -45,6 +46,16 @@ def tokenizer() -> Tokenizer:
 
 
 # Reading
+
+
+def test_marks_without_end_are_looked_at_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(tokenizers, "settled", lambda s: looked.append(len(s)) or settled(s))
+    word = GrowingWord(tokenizer)
+    assert word.add("日" + "\u0301\u0316" * 2_000)[:1] == tokenizer.encode("日")[:1]
+    assert sum(looked) <= 3
 
 
 def test_scripts() -> None:

@@ -46,6 +46,7 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
+        self.reading = asyncio.Lock()  # of whoever works on a large request
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.draining = False
         self._connections: dict[Stoppable, None] = {}

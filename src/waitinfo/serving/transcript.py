@@ -12,7 +12,7 @@ from waitinfo.streaming.reader import separates
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
 from waitinfo.text.files import join_surrogates, normalise
-from waitinfo.text.scripts import UNSPACED, is_unspaced
+from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
 from waitinfo.text.tokenizer import Tokenizer
 
 END_OF_SENTENCE = "</s>"
@@ -41,9 +41,8 @@ class SourceText:
         return self._at == len(self._text) or not separates(self._text[self._at])
 
     def longest_word(self, text: str) -> int:
-        """Characters of the longest word that this text makes, where words have spaces between."""
-        words = (self._open + text).split()
-        return max((len(word) for word in words if not is_unspaced(word)), default=0)
+        """Characters of the longest word that this text makes."""
+        return longest_word(self._open + text)
 
     def add(self, text: str) -> int:
         """Text that has arrived; the number of words it completes.

@@ -29,6 +29,7 @@ class Piece(NamedTuple):
     text: str  # '' where only a later token completes a character
     tokens: list[int]
     starts_word: bool = True
+    done: int = 0  # so many of the tokens were taken already
 
 
 class Reader:

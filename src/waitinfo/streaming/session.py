@@ -119,16 +119,17 @@ class Session:
                     self._end_sentence()
                 continue
             room = self._room
-            if len(item.tokens) <= room:
+            end = item.done + room
+            if len(item.tokens) <= end:
                 queue.popleft()
-                word, pieces = item.text or None, item.tokens
+                word, pieces = item.text or None, item.tokens[item.done :]
             elif self._window.words:
                 self.full = self.slides
                 self._complete = not self.slides  # go on in a new sentence
                 break
             else:  # the word is too long
-                queue[0] = item._replace(tokens=item.tokens[room:])
-                word, pieces = None, item.tokens[:room]
+                queue[0] = item._replace(done=end)
+                word, pieces = None, item.tokens[item.done : end]
             tokens += pieces
             self._window.read(word, len(pieces))
         if (self.full or self._complete) and len(self._window.words) < self._again:

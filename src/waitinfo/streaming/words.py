@@ -56,6 +56,9 @@ class WordBuilder:
 
     def _show_certain(self) -> str:
         """The characters of the current word that stay as they are, whatever follows."""
+        newest = self._open[-1]
+        if not (self.tokenizer.is_byte(newest) or is_unspaced(self.tokenizer.piece(newest))):
+            return ""
         word = self.tokenizer.decode(self._open)
         end = last_unspaced(word)
         text = self._show(word[self._shown : end])

@@ -1,4 +1,4 @@
-"""Wait-k: read k tokens, then alternate WRITE and READ (Eq. 3), with optional catch-up.
+"""Wait-k: read k tokens, then alternate WRITE and READ, with optional catch-up.
 
 `full` is its end, where the whole sentence is read first; `multipath` is one model for every k, for
 which training draws a new k for each batch.

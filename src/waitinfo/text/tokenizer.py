@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -345,6 +346,9 @@ class GrowingWord:
         """Tokens that have become certain, in order."""
         found: list[int] = []
         for letter in letters:  # one by one, so that nothing depends on how they arrive
+            if self._waiting and unicodedata.combining(letter):
+                self._waiting += letter  # it joins with all that waits
+                continue
             self._waiting += letter
             end = settled(self._waiting)
             if end:

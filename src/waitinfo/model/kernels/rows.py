@@ -176,7 +176,7 @@ def _put(
 
 @triton.jit
 def _bias(at, count, mine, THEIRS, real, SMALLEST: tl.constexpr, KIND: tl.constexpr):
-    """What info adds to the scores of keys [KEYS]; see `model.info`."""
+    """Repeats `self_bias` (KIND 1) and `consistency` of `model.info` for keys [KEYS]."""
     if KIND == 1:
         bias = tl.where(at == count - 1, mine - 1.0, 0.0)
     else:
@@ -253,6 +253,7 @@ def _embed(
 
 @triton.jit
 def _info(HIDDEN, WEIGHT, TOKENS, OUT, width, first, WIDTH: tl.constexpr):
+    """Repeats the second half of `InfoQuantizer` of `model.info`."""
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     real = column < width

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import CacheRows
 from waitinfo.model.info import consistency
 from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.model.native import NativeReading, NativeWriting, Side
@@ -90,7 +90,7 @@ class NativeBackend(TorchBackend):
         return source.x[0], None if source.info is None else source.info[0]
 
     def _remember(
-        self, group: list[int], ends: list[int], rows: Rows, at: Tensor, encoded: Encoded
+        self, group: list[int], ends: list[int], rows: CacheRows, at: Tensor, encoded: Encoded
     ) -> None:
         """Of whole sources, each from its first position on."""
         assert encoded.joint is not None

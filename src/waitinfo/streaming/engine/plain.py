@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.attention import AttentionReport, CachePosition, Memory
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import CacheRows
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, HostBackend, Rules
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing, target_positions
@@ -79,7 +79,7 @@ class TorchBackend(HostBackend):
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
         model = self.model
         tokens, at = self._block(group, starts, ends)
-        rows = Rows.of(group, model.device)
+        rows = CacheRows.of(group, model.device)
         if self.causal:
             source = model.embed_source(tokens, at, self.source_positions)
             place = CachePosition(rows, at, max(ends) + 1)
@@ -111,7 +111,7 @@ class TorchBackend(HostBackend):
         return torch.from_numpy(tokens).to(device), torch.from_numpy(at).to(device)
 
     def _remember(
-        self, group: list[int], ends: list[int], rows: Rows, at: Tensor, encoded: Encoded
+        self, group: list[int], ends: list[int], rows: CacheRows, at: Tensor, encoded: Encoded
     ) -> None:
         """Store the keys and values of cross-attention."""
         if encoded.joint is not None:
@@ -129,7 +129,7 @@ class TorchBackend(HostBackend):
         for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
             self.slots.receive(slot, start, info[: end - start])
 
-    def _view(self, rows: Rows, length: int) -> Encoded:
+    def _view(self, rows: CacheRows, length: int) -> Encoded:
         """The first `length` encoded positions of some rows."""
         memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
         has_info = self.model.source_info is not None
@@ -140,7 +140,7 @@ class TorchBackend(HostBackend):
     @torch.inference_mode()
     def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
         model, device, policy = self.model, self.model.device, standing.tensors()
-        some = Rows.of(rows.tolist(), device)
+        some = CacheRows.of(rows.tolist(), device)
         target, last = self._inputs(rows, some, policy)
         encoded = self._view(some, int(policy.read.max()))
         place = CachePosition(some, target.at, int(policy.written.max()) + 1 + bool(last))
@@ -171,7 +171,7 @@ class TorchBackend(HostBackend):
             state[rows] = report[chosen, :, -1].to(state.dtype)
 
     def _inputs(
-        self, rows: Chosen, some: Rows, policy: PolicyState
+        self, rows: Chosen, some: CacheRows, policy: PolicyState
     ) -> tuple[Embedded, list[int] | None]:
         """Inputs of the decoder [R, T], and the last one of each row if there are several.
 
@@ -247,7 +247,7 @@ class TorchBackend(HostBackend):
     ) -> None:
         """Decode the inputs [R, T + 1] but the last; of each row, `last` is the last real one."""
         device = self.model.device
-        rows, width = Rows.of(slots.tolist(), device), path.shape[1]
+        rows, width = CacheRows.of(slots.tolist(), device), path.shape[1]
         info = None if inputs.info is None else inputs.info[:, :-1]
         decoded = self.model.step(
             Embedded(inputs.x[:, :-1], info, inputs.at[:, :-1]),
