@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams import live_delays
 from tests.commands import done_quietly
-from tests.evaluations import SENTENCES, evaluated_model, written_set
+from tests.evaluations import SENTENCES
+from tests.streams import live_delays
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents

@@ -9,9 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.conftest import tiny_config
 from tests.evaluations import SENTENCES, evaluated_model, interrupt_once, written_set
 from tests.streams import live_delays
 from waitinfo.errors import WaitinfoError
@@ -20,11 +18,8 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate
 from waitinfo.evaluation.output import FolderOutput, UnfinishedPoint
 from waitinfo.evaluation.timing import Timing
 from waitinfo.evaluation.trace import word_trace
-from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.translator import Translator
-from waitinfo.systems import build_system
-from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained.saving import LoadedModel, load_model, save_model
 
 

@@ -21,8 +21,8 @@ from experiments.pages import analyses, claims, figures, leads
 from experiments.pages.tables import RESULTS, points_of
 from experiments.paper import make, switched
 from tests.commands import parsed
-from tests.experiment_commands import ROOT, check_commands, runner
 from tests.evaluations import point
+from tests.experiment_commands import ROOT, check_commands, runner
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.points import read_points, select
 from waitinfo.trained.folder import find_model

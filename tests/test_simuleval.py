@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from tests.commands import done_quietly
 from tests.measured import METRICS, simuleval, simuleval_python, trained_briefly
-from waitinfo.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 

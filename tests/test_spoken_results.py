@@ -13,7 +13,6 @@ from experiments import spoken
 from experiments.pages import bundled
 from experiments.pages.tables import RESULTS, points_of
 from tests.commands import done_quietly, parsed
-from tests.evaluations import evaluated_model
 from waitinfo.evaluation.conditions import ALL
 from waitinfo.trained.saving import LoadedModel
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streams import model_with
 from tests.commands import done_quietly
 from tests.measured import METRICS, simuleval, simuleval_python
+from tests.streams import model_with
 from waitinfo import Translator, load
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
 from waitinfo.streaming.decoder import Decoder

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 URL = "http://server"
 WATCH = "ws://server/v1/watch?room="
 LOST = (OSError, EOFError, TimeoutError, InvalidHandshake, ConnectionClosed)
+ROUNDS = 20.0  # seconds in which some rounds are over, however slow
 PATIENCE = 1e5  # seconds: the network and the server come back in the end
 
 
@@ -45,6 +46,7 @@ class Speaker:
         try:
             await self._speak()
         finally:
+            self.ending = True
             self.over.set()
 
     async def _speak(self) -> None:
@@ -119,12 +121,18 @@ class Watcher:
             await asyncio.gather(listening, over, return_exceptions=True)
 
     async def _listen(self, socket: ClientConnection) -> None:
-        number = len(self.scene.hubs)
+        number, before = len(self.scene.hubs), (-1, 0)
         try:
             while True:
                 self.early |= not self.speaker.ending
-                for word in json.loads(await socket.recv())["words"]:
-                    self._hear((word["sentence"], word["read"] - word["lag"]), word["text"])
+                message = json.loads(await socket.recv())
+                before = (-1, 0) if message.get("again") else before
+                for word in message["words"]:
+                    place = word["sentence"], word["read"] - word["lag"]
+                    if place <= before:
+                        raise Broken("a watcher saw a word twice")
+                    before = place
+                    self._hear(place, word["text"])
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == 1012:
                 self.sent_away.append((self.scene.world.now, number, set(self.words)))
@@ -237,6 +245,32 @@ async def nonsense(scene: Scene) -> None:
             except ConnectionClosed as closed:
                 if closed.rcvd is not None and closed.rcvd.code == 1011 and not scene.poisonings:
                     raise Broken(f"a forged resume broke the stream: {resume}") from None
+
+
+async def impatient(scene: Scene) -> None:
+    """Asks for a long translation, and leaves."""
+    body = json.dumps({"q": "ba be bi bo bu " * 40, "source": "de", "target": "en"}).encode()
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not asked.is_set():
+            asked.set()
+            return {"type": "http.request", "body": body, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody reads it."""
+
+    await rest(scene)
+    answering = asyncio.ensure_future(scene.ask("/translate", receive, send))
+    await asyncio.sleep(scene.draw.random())
+    left.set()
+    await asyncio.wait([answering], timeout=ROUNDS)
+    if not answering.done():
+        answering.cancel()
+        raise Broken("a translation goes on for nobody")
+    answering.result()
 
 
 async def cutter(scene: Scene) -> None:

@@ -61,6 +61,13 @@ class World:
     def step(self, timeout: float | None) -> None:
         """The event loop has done all that was due, or (with 0) goes on at once."""
         self.steps += 1
+        if self.loop.errors:
+            found = self.loop.errors[0].get("exception")
+            raise (
+                found
+                if isinstance(found, Broken)
+                else Broken(f"not handled: {self.loop.errors[0]}")
+            )
         for check in self.checks:
             check()
         ready = [thread for thread in self.threads if thread.ready]
