@@ -20,7 +20,6 @@ from waitinfo.systems.moe_wait_k import ExpertAttention
 from waitinfo.text.special import EOS
 
 EngineKind = Callable[..., Engine]
-NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
 def recorded_engine(*given: Any, reserved: int = 64, **options: Any) -> Engine:
@@ -66,8 +65,40 @@ class RejectOddTokens(System):
         return (step.tokens % 2 == 0).cpu()
 
 
+class Veto(System):
+    """Asks for all that a policy may ask for in every engine, and remembers."""
+
+    name = "veto"
+    asks = ("source", "target", "logits", "states", "attention", "before")
+    memory = (0.5, -1.0)  # half of the lag at the last WRITE; the token written then
+
+    def ready(self, state):
+        lag, odd = state.read - state.written, (state.source % 2).sum(-1) % 2
+        same = (state.target == state.memory[:, 1:].long()).sum(-1)
+        return state.complete | (lag >= state.memory[:, 0] + odd + (same > 1))
+
+    def earlier(self, state):
+        return state.read - 1 - (state.written % 2)
+
+    def accept(self, state, step):
+        looks_back = step.attention.mean((1, 2)).argmax(-1) < state.read - 1
+        sure = step.probability * state.k > 0.1
+        return (step.tokens == step.before) | (looks_back & sure)
+
+    def wait(self, state, step):
+        return 1 + (step.states[:, 0] > 0).long()
+
+    def remember(self, state, step):
+        lag = (state.read - state.written).double()
+        return torch.stack([lag / 2, step.tokens.double()], -1)
+
+
+OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Veto)}
+NAMES = [*SYSTEMS, *OWN]
+
+
 def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
-    system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
+    system = OWN[name]() if name in OWN else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
     model = Transformer(tiny_config(**sizes, **system.model_defaults, **changes)).double().eval()

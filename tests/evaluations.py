@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 
 from tests.conftest import tiny_config
@@ -23,6 +24,17 @@ SENTENCES = [
     ("Ja.", "Yes."),
     ("Wir haben gestern das Haus verkauft.", "We sold the house yesterday."),
 ]
+PAIRS = [
+    ("Guten Morgen, meine Damen und Herren!", "Good morning, ladies and gentlemen!"),
+    ("Ich muss heute mit meiner Mutter sprechen.", "I have to talk to my mother today."),
+    ("Wir haben gestern einen neuen Vorschlag vorgelegt.", "We made a new proposal yesterday."),
+    ("Das Haus, in dem er wohnt, ist alt.", "The house that he lives in is old."),
+    ("Warum hast du mir das nicht gesagt?", "Why didn't you tell me?"),
+    ("Der Zug fährt um acht Uhr ab, aber wir sind noch nicht fertig, weil es heute Morgen so sehr "
+     "geregnet hat.",
+     "The train leaves at eight, but we are not ready yet, because it rained so much today."),
+    ("Es gibt keinen Grund, damit bis morgen zu warten.", "There is no reason to wait for it."),
+]  # fmt: skip
 
 
 def evaluated_model(folder: Path) -> LoadedModel:
@@ -71,3 +83,7 @@ def point(name: str, k: float, al: float, bleu: float, **options: object) -> dic
         "test": {"source": {"sha256": "a"}, "reference": {"sha256": "b"}},
         "model": {"parameters": 10},
     }  # fmt: skip
+
+
+def bleu(hypotheses: list[str], references: list[str]) -> float:
+    return sacrebleu.corpus_bleu(hypotheses, [references]).score

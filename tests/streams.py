@@ -17,6 +17,7 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.calibration import Calibration, CalibrationPoint
 from waitinfo.trained.saving import LoadedModel
 
 WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
@@ -77,3 +78,9 @@ def live_delays(stream: Stream, words: list[str]) -> tuple[list[str], list[int]]
                 shown += event.word.split()
                 delays += [number] * len(event.word.split())
     return shown, delays
+
+
+def calibration(whole: bool = False, slope: float = 1.0, pace: float = 1.0) -> Calibration:
+    """Dials 1 to 9; the lag is the dial times a slope, and a stream measures half a word less."""
+    points = [CalibrationPoint(k, slope * k, slope * k - 0.5, 20 + k) for k in range(1, 10)]
+    return Calibration(tuple(points), whole, pace)

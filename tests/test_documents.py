@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import done_quietly
-from tests.evaluations import SENTENCES
+from tests.evaluations import SENTENCES, evaluated_model, written_set
 from tests.streams import live_delays
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
@@ -32,10 +32,19 @@ from waitinfo.streaming.translator import Translator
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
-__all__ = ["loaded", "test_set"]  # fixtures
-
 TALK = """und dann haben wir gestern lange über den bericht gesprochen den die kommission vorgelegt
     hat aber niemand war damit zufrieden deshalb treffen wir uns morgen noch einmal """
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> TestSet:
+    return written_set(tmp_path)
+
 
 # Documents
 

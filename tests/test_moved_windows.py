@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import recorded_engine
-from tests.streams import WORDS, record, toy_model
-from tests.test_lag import calibration
+from tests.streams import WORDS, calibration, record, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
 from waitinfo.streaming.replay import Replay

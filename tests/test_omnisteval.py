@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import done_quietly
-from tests.measured import trained_briefly
-from tests.tools import python_with
+from tests.tools import ROOT, python_with, trained_briefly
 
 VERSION = "0.1.10"
 
@@ -56,6 +55,18 @@ def omnisteval(tool: Path, folder: Path, kind: str) -> tuple[dict[str, float], l
     return scores, texts
 
 
+def documented_command(tool: Path, folder: Path) -> str:
+    """What the command in docs/evaluation.md prints in the folder of a point."""
+    page = (ROOT / "docs" / "evaluation.md").read_text("utf-8").replace("\\\n", " ")
+    (command,) = (line.split() for line in page.splitlines() if "omnisteval longform" in line)
+    done = subprocess.run(
+        [tool.parent / command[0], *command[1:]], cwd=folder, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     out = run / "documents"
@@ -72,6 +83,10 @@ def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     for name in ("LongYAAL", "LongLAAL", "LongAL"):
         theirs = found[f"long_{name.removeprefix('Long').lower()}"] / 1000
         assert ours["documents"][name] == pytest.approx(theirs, abs=1e-6), name
+
+    printed = documented_command(tool, folder)
+    assert f"{1000 * ours['documents']['LongYAAL']:.4f}" in printed
+    assert f"{ours['quality']['BLEU']:.4f}" in printed
 
     ours = json.loads((out / "wait-info-2.json").read_text())
     found, _ = omnisteval(tool, out / "wait-info-2", "single")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import done_quietly
-from tests.measured import METRICS, simuleval, simuleval_python, trained_briefly
+from tests.tools import METRICS, simuleval, simuleval_python, trained_briefly
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commands import done_quietly
-from tests.measured import METRICS, simuleval, simuleval_python
 from tests.streams import model_with
+from tests.tools import METRICS, simuleval, simuleval_python
 from waitinfo import Translator, load
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
-from waitinfo.streaming.words import WordBuilder
+from waitinfo.streaming.words import Reader, WordBuilder
 from waitinfo.text import tokenizer as tokenizers
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
