@@ -21,7 +21,7 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.rooms import Room, Rooms
 from waitinfo.serving.wire import Gathering
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.rounds import Rounds
+from waitinfo.streaming.scheduler import Rounds
 from waitinfo.streaming.scheduler import Scheduler
 
 PARTS, SEEDS = 8, 250  # 2,000 seeds
