@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from waitinfo.errors import WaitinfoError, number
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import LagController
+from waitinfo.streaming.lag import REMEMBERED, LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
@@ -46,6 +46,8 @@ class Channel:
         self.controller: LagController | None = None  # turns the dial, if a lag is held
         self._k = k
         self.replay = replay or Replay()  # what was done before it was interrupted
+        # What the policy remembered when a window began, by number of the window.
+        self.memories = OrderedDict({self.replay.sentence: tuple(self.replay.memory)})
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.changes = 0  # told to an event loop
         self.began = time.monotonic() - self.replay.seconds
@@ -61,6 +63,12 @@ class Channel:
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
+
+    def remember(self, window: int, memory: Sequence[float]) -> None:
+        """Keep what the policy remembers as a window begins."""
+        self.memories[window] = tuple(memory)
+        if len(self.memories) > REMEMBERED:
+            self.memories.popitem(last=False)
 
     @property
     def k(self) -> float:

@@ -83,7 +83,8 @@ class Rounds:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
                 replay = channel.replay
-                self.engine.begin(channel.slot, replay.path[: replay.kept], replay.begun)
+                kept = replay.path[: replay.kept]
+                self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
                 self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
@@ -125,6 +126,8 @@ class Rounds:
         self.events.setdefault(channel, []).append(event)
         if controller is not None:
             controller.observe(event, last=False)
+        if self.engine.system.memory:
+            channel.remember(session.sentence, self.engine.remembered(slot))
         self.engine.shift(slot, channel.k, cut.source, cut.target)
         self.engine.set_patience(slot, session.patience)
 
