@@ -13,7 +13,7 @@ import pytest
 from experiments.pages import __main__ as drawing
 from experiments.pages import analyses, claims, figures, leads
 from experiments.pages.tables import RESULTS
-from tests.test_curves import point
+from tests.evaluations import point
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evaluations import point
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import (
@@ -46,17 +47,6 @@ def test_grid_is_round() -> None:
     assert default_grid([curve("a", (1.2, 0), (9.1, 0)), curve("b", (2.3, 0), (12, 0))]) == [
         3, 4, 5, 6, 7, 8, 9,
     ]  # fmt: skip
-
-
-def point(name: str, k: float, al: float, bleu: float, **options: object) -> dict:
-    return {
-        "format": 2, "name": name, "system": name, "k": k, "dial": "k",
-        "quality": {"BLEU": bleu, "BLEU_interval": 0.5, "BLEU_lowercase": bleu + 1},
-        "paper": {"AL": al}, "word": {"AL": al / 2},
-        "settings": {"system": name, "options": options, "k": k, "ending": "guard", "beam": 1},
-        "test": {"source": {"sha256": "a"}, "reference": {"sha256": "b"}},
-        "model": {"parameters": 10},
-    }  # fmt: skip
 
 
 def test_options_that_came_later_had_their_defaults(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_curves import point
+from tests.evaluations import point
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
 FILES = {

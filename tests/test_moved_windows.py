@@ -139,7 +139,11 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
             lambda *given: recorded_engine(*given[:6]),
         )
     server = Translator(replace(toy_model(), system=Veto()), streams=4, capacity=24)
-    assert interrupt_everywhere(server, plain(5, 14), "none:8", every=2) > 1
+    words = plain(8, 16)
+    assert interrupt_everywhere(server, words, "none:8", k=1.0) > 1
+    stream = server.stream(1.0, segment="none:8")
+    stream.push(" ".join(words))
+    assert stream.memory(1) != (), "the test needs a window that keeps something"
     with pytest.raises(WaitinfoError, match="replay: the policy remembers 2 numbers, not"):
         server.stream(replay=Replay(memory=(1.0,)))
 

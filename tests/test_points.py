@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import test_evaluation
-from tests.test_curves import point
-from tests.test_evaluation import SENTENCES, interrupt_once
+from tests.evaluations import SENTENCES, evaluated_model, interrupt_once, point, written_set
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
@@ -23,7 +21,15 @@ from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, 
 from waitinfo.model.transformer import Transformer
 from waitinfo.trained.saving import LoadedModel
 
-loaded, test_set = test_evaluation.loaded, test_evaluation.test_set  # fixtures
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> TestSet:
+    return written_set(tmp_path)
 
 
 def run_point(name: str = "a", k: float = 1.0, **changes: Any) -> dict:

@@ -16,7 +16,7 @@ import torch
 
 from tests.streams import WORDS, record, some_text, toy_model
 from waitinfo import Event, Stream, Translator, WaitinfoError
-from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.event import Observer, RoundStats
 from waitinfo.streaming.session import Session
 from waitinfo.systems.base import PolicyState, System
 

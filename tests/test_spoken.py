@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from experiments import spoken
-from tests.commands import parsed
-from tests.test_evaluation import loaded
-from tests.test_simuleval import main_quietly
+from tests.commands import done_quietly, parsed
+from tests.evaluations import evaluated_model
 from waitinfo.evaluation.conditions import ALL
 from waitinfo.trained.saving import LoadedModel
 
-__all__ = ["loaded"]  # a fixture
-
 TEXTS = {"de": "Das ist gut.\nWir danken Ihnen.\n", "en": "That is good.\nWe thank you.\n"}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_a_model_says_its_languages(loaded: LoadedModel) -> None:
 def test_conditions_of_a_small_set(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spoken.Job, "call", lambda self, *command: main_quietly(*command[3:]))
+    monkeypatch.setattr(spoken.Job, "call", lambda self, *command: done_quietly(*command[3:]))
     where = ("--sets", "newstest2015", "--results", tmp_path, "--models", "de-en")
     run(monkeypatch, "conditions", data, *where)
     rows = (tmp_path / "models/spoken.md").read_text("utf-8").splitlines()

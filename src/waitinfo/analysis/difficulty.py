@@ -186,7 +186,8 @@ def texts(found: Numbers, names: Sequence[str]) -> list[Table]:
             said = [each["source"], each["reference"], *each["written"]]
             whose = zip(("source", "reference", *names), said, strict=True)
             rows += [[str(each["line"]), who, text] for who, text in whose]
-    return [Table("Some of them", ["line", "", "text"], rows, textual=True)] if rows else []
+    title = "Texts of the sentences that differ most"
+    return [Table(title, ["line", "", "text"], rows, textual=True)] if rows else []
 
 
 def largest(found: Numbers, names: Sequence[str]) -> Table:

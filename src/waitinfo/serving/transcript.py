@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
 from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import separates
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
+from waitinfo.streaming.words import separates
 from waitinfo.text.files import join_surrogates, normalise
 from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
 from waitinfo.text.tokenizer import Tokenizer

@@ -10,11 +10,10 @@ from typing import Any, overload
 import torch
 
 from waitinfo.errors import WaitinfoError, whole
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
-from waitinfo.streaming.event import Event, shown_text
+from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
-from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
@@ -159,16 +158,9 @@ class Translator:
             self._scheduler.close([stream._channel for stream in streams])
             raise
 
-    def _together(self, texts: Mapping[Stream, Piece]) -> dict[Stream, list[Event]]:
-        channels = {stream: stream._channel for stream in texts}
-        self._scheduler.submit(
-            {channels[stream]: text for stream, text in texts.items()}, served_by=texts
-        )
-        try:
-            found = self._scheduler.serve(list(channels.values()))
-        finally:
-            self._scheduler.release(channels.values())
-        return {stream: found[channel] for stream, channel in channels.items()}
+    def _together(self, texts: Mapping[Stream, Heard]) -> dict[Stream, list[Event]]:
+        found = self._scheduler.push({stream._channel: text for stream, text in texts.items()})
+        return {stream: found[stream._channel] for stream in texts}
 
     # Whole texts
 

@@ -81,7 +81,7 @@ class BlockTable:
         self._changed = False
 
 
-class Side:
+class PagedSide:
     """The caches of one side, source or target, all of which share one block table."""
 
     def __init__(
@@ -121,19 +121,19 @@ class Side:
             cache.values[blocks] = 0
 
 
-def source_side(model: Transformer, slots: int, positions: int, blocks: int) -> Side:
+def source_side(model: Transformer, slots: int, positions: int, blocks: int) -> PagedSide:
     """Encoder caches and the keys and values of cross-attention."""
     caches = model.new_caches(model.config.encoder_layers, blocks, BLOCK)
     memories = model.new_memories(blocks, BLOCK)
     table = BlockTable(slots, positions, blocks, model.device)
-    return Side(table, [PagedCache(c) for c in caches], [PagedCache(m) for m in memories])
+    return PagedSide(table, [PagedCache(c) for c in caches], [PagedCache(m) for m in memories])
 
 
-def target_side(model: Transformer, slots: int, positions: int, blocks: int) -> Side:
+def target_side(model: Transformer, slots: int, positions: int, blocks: int) -> PagedSide:
     """Decoder caches."""
     caches = model.new_caches(model.config.decoder_layers, blocks, BLOCK)
     table = BlockTable(slots, positions, blocks, model.device)
-    return Side(table, [PagedCache(cache) for cache in caches], [])
+    return PagedSide(table, [PagedCache(cache) for cache in caches], [])
 
 
 READ_COUNT, WRITTEN, LEAST, REFUSED, ENDED, COUNTS = range(6)  # columns of `DeviceState.counts`

@@ -30,7 +30,7 @@ from waitinfo.streaming.recorded.memory import (
     TARGET,
     WRITTEN,
     DeviceState,
-    Side,
+    PagedSide,
 )
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import NONE, PolicyState, Step
@@ -66,8 +66,8 @@ class Steps:
     guard: bool
     cuts_loops: bool
     state: DeviceState
-    source: Side
-    target: Side
+    source: PagedSide
+    target: PagedSide
 
     def encode(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """Encode source tokens: inputs [4, M] -> out [2, M], float64.
