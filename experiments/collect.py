@@ -192,7 +192,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     made["analysis"].add_argument("--name", help="[default: that of the test set]")
     made["switch"].add_argument("model", help="a bundled model or a folder")
     made["switch"].add_argument("copy", type=Path)
-    made["switch"].add_argument("changes", type=change, nargs="+", metavar="SWITCH=false")
+    made["switch"].add_argument("changes", type=change, nargs="*", metavar="SWITCH=false")
     return parser.parse_args(arguments)
 
 

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from waitinfo.cli.app import main as waitinfo
+from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.output import Output
 from waitinfo.evaluation.points import Point, PointKey, read_file, set_name
 from waitinfo.text.corpus import MANIFEST
+from waitinfo.trained.folder import find_model
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -91,6 +93,15 @@ def free_memory() -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
+def curve_of(options: dict[str, Any]) -> tuple[str, list[float | None]]:
+    """The curve that an evaluation's points are on, and its dials; None for the model's own."""
+    if "lag" in options:
+        return f"{options['name']}-lag", [float(lag) for lag in options["lag"].split(",")]
+    return options["name"], [float(k) for k in options["k"].split(",")] if "k" in options else [
+        None
+    ]
+
+
 @dataclass
 class Experiment:
     """Makes the runs of an experiment in this process, or prints the commands."""
@@ -110,6 +121,7 @@ class Experiment:
         """By its name; it says in which folders of DATA, WORK and the results its files are."""
         settings = read_experiment(name)
         place, group = settings.get("data", ""), settings.get("results", "")
+        options |= {"device": settings["device"]} if "device" in settings else {}
         return cls(settings, data / place, work / place, results / group, **options)
 
     # Commands
@@ -167,7 +179,10 @@ class Experiment:
         if not self.dry:
             self.work.mkdir(parents=True, exist_ok=True)
         self.make_texts(self.settings.get("make", []))
-        missing = [run for run in runs if self.dry or not (self.scored(run) or self.trained(run))]
+        trained = (run for run in runs if "model" not in run)
+        missing = [
+            run for run in trained if self.dry or not (self.scored(run) or self.trained(run))
+        ]
         for name in dict.fromkeys(map(self.corpus, missing)):
             self.prepare_corpus(name)
 
@@ -200,10 +215,18 @@ class Experiment:
         return [known[name] for name in wanted]
 
     def model(self, run: Run) -> Path:
+        if given := run.get("model"):
+            return Path(given.format(work=self.work)) if "/" in given else find_model(given)
         return self.work / "models" / self.settings["models"] / f"{run['run']}-{self.seed}"
 
     def trained(self, run: Run) -> bool:
-        return (self.model(run) / "last" / "config.json").exists()
+        """Whether there is a model: one that is given, or one of an earlier training."""
+        return "model" in run or (self.model(run) / "last" / "config.json").exists()
+
+    def languages(self, run: Run) -> list[str]:
+        """Endings of the source and target files."""
+        found: list[str] = run.get("languages", self.settings["languages"])
+        return found
 
     def corpus(self, run: Run) -> str:
         name: str = run.get("corpus", self.settings["corpus"])
@@ -224,8 +247,8 @@ class Experiment:
         if not packed.exists() and pack:
             self.waitinfo(["models", "--pack", str(model), "--dtype", pack, "--out", str(packed)])
         for text, options in self.parts(run):
-            self.score(packed, text, options)
-        if not self.dry and not pack:
+            self.score(run, packed, text, options)
+        if not self.dry and not pack and "model" not in run:
             self.record(summarise_run(name, self.seed, model))
         print(f"done: {name}, seed {self.seed}", file=sys.stderr)
 
@@ -274,8 +297,8 @@ class Experiment:
                         },
                     )
 
-    def score(self, model: Path, name: str, options: dict[str, Any]) -> None:
-        source, target = self.settings["languages"]
+    def score(self, run: Run, model: Path, name: str, options: dict[str, Any]) -> None:
+        source, target = self.languages(run)
         command = ["evaluate", "--model", str(model), "--device", self.device,
                    "--source", self.find(name, source), "--reference", self.find(name, target),
                    "--out", str(self.points_file)]  # fmt: skip
@@ -299,17 +322,20 @@ class Experiment:
             (p["set"], p["run"], p["name"], k) for p in self.points(run) for k in (p["k"], None)
         }
         return all(
-            (scored, options["run"], options["name"], k) in found
+            (scored, options["run"], curve, k) in found
             for name, options in self.parts(run)
-            for scored in self.set_names(name, options)
-            for k in (map(float, options["k"].split(",")) if "k" in options else [None])
+            for scored in self.set_names(run, name, options)
+            for curve, dials in [curve_of(options)]
+            for k in dials
         )
 
-    def set_names(self, name: str, options: dict[str, Any]) -> list[str]:
+    def set_names(self, run: Run, name: str, options: dict[str, Any]) -> list[str]:
         """The names that points of a test set have, one for each condition."""
-        known = set_name(f"{name}.{self.settings['languages'][0]}")
-        conditions = options.get("condition", "clean").split(",")
-        return [known if each == "clean" else f"{known}-{each}" for each in conditions]
+        known = set_name(f"{name}.{self.languages(run)[0]}")
+        conditions = options.get("condition", "documents" if "documents" in options else "clean")
+        conditions = ",".join(ALL) if conditions == "all" else conditions
+        endings = ("" if each == "clean" else f"-{each}" for each in conditions.split(","))
+        return [f"{known}{ending}" for ending in endings]
 
     def forget(self, run: Run) -> None:
         """Remove points of an older model with the same name, which nothing can complete."""

@@ -6,7 +6,8 @@ A file of targets has stages, each of which is one of these:
                  with a lower `turn` go first, over all targets; `last` ones after all training.
     analyse      `waitinfo analyse` of a bundled model, or of one in WORK, on a test set, from the
                  first of `sides` to the second, into WORK/`out`; its numbers go to results/`into`.
-    script       any other command; {data}, {work}, {results} and {python} stand for what they say.
+    script       any other command; {data}, {work}, {results}, {root} and
+                 {python} stand for what they say.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.experiment import HERE, RESULTS, Experiment
+from experiments.experiment import HERE, RESULTS, ROOT, Experiment
 from experiments.schedule import Job
 
 TARGETS = HERE / "targets"
@@ -62,10 +63,9 @@ class Plan:
     sentences: int = 0  # of an analysis; 0 for all
 
     def experiment(self, stage: Stage, seed: int, dry: bool = False) -> Experiment:
-        device = stage.get("device", self.device)
         return Experiment.read(
             stage["experiment"], self.data, self.work, self.results,
-            seed=seed, device=device, sets=self.sets, dry=dry, changes=self.changes,
+            seed=seed, device=self.device, sets=self.sets, dry=dry, changes=self.changes,
         )  # fmt: skip
 
     def scored(self, stage: Stage, run: str, seed: int) -> bool:
@@ -118,7 +118,7 @@ class Plan:
         """The command that makes some runs in a process of its own."""
         command = [sys.executable, "-m", "experiments.run", stage["experiment"], str(self.data),
                    str(self.work), "--results", str(self.results), "--device",
-                   stage.get("device", self.device), "--seed", str(seed), "--runs", runs,
+                   self.device, "--seed", str(seed), "--runs", runs,
                    "--here"]  # fmt: skip
         command += ["--sets", ",".join(self.sets)] if self.sets else []
         return [*command, "--set", *self.changes] if self.changes else command
@@ -140,7 +140,7 @@ class Plan:
                 "--name", Path(stage["out"]).name]  # fmt: skip
 
     def filled(self, words: list[str]) -> list[str]:
-        places = {"data": self.data, "work": self.work, "results": self.results,
+        places = {"data": self.data, "work": self.work, "results": self.results, "root": ROOT,
                   "python": sys.executable}  # fmt: skip
         return [word.format(**places) for word in words]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -39,8 +40,10 @@ def test_every_stage_of_a_target_exists(target: str, tmp_path: Path) -> None:
             assert parsed(*job.command[3:])["out"].is_relative_to(tmp_path)
         elif job.command[2] == "experiments.collect":
             assert collect.parse(job.command[3:])
-        else:
+        elif job.command[1] == "-m":
             assert job.command[2] in ("experiments.pages", "experiments.run")
+        else:
+            assert Path(job.command[1]).is_file()
 
 
 def test_every_run_of_the_ingredients_is_in_a_target() -> None:
@@ -85,6 +88,20 @@ def test_runs_of_all_targets_by_turns(tmp_path: Path) -> None:
     left = list(plan(stages, tmp_path, results=RESULTS, jobs=3).trainings())
     assert [job.name[-6:] for job in left] == ["seed 4"] * 3
     assert {job.minutes for job in left} == {1 + 2 * BESIDE}
+
+
+def test_an_hour_of_a_few_words(tmp_path: Path) -> None:
+    """The long stream of every bundled model, on two sentences of each set."""
+    (tmp_path / "data" / "de-en").mkdir(parents=True)
+    for name in ("newstest2015", "europarl.test-german"):
+        for side, text in (("de", "Das ist gut.\nWir danken Ihnen.\n"),
+                           ("en", "That is good.\nWe thank you.\n")):  # fmt: skip
+            (tmp_path / "data" / "de-en" / f"{name}.{side}").write_text(text, "utf-8")
+    Schedule(tmp_path).in_order(list(plan(known_targets()["hour"], tmp_path).others()))
+    found = json.loads((tmp_path / "models" / "long-stream.json").read_text("utf-8"))["de-en"]
+    assert found["words"] == 12 and found["lines"] == 4 and found["k"] == 5
+    assert len(found["MiB_halves"]) == 1 and found["most_lag"] == found["lag_halves"][0]
+    assert found["of_segmented"] == pytest.approx(found["BLEU"] / found["segmented_BLEU"], abs=0.01)
 
 
 def test_corpora_of_what_is_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
