@@ -21,8 +21,7 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.rooms import Room, Rooms
 from waitinfo.serving.wire import Gathering
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.scheduler import Rounds
-from waitinfo.streaming.scheduler import Scheduler
+from waitinfo.streaming.scheduler import Rounds, Scheduler
 
 PARTS, SEEDS = 8, 250  # 2,000 seeds
 MOST = 400  # seeds until a defect has been found
