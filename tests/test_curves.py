@@ -149,6 +149,22 @@ def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Wait-info (published)" in out and "BLEU_lowercase above a" in out
 
 
+@pytest.mark.parametrize(("tokens", "noted"), [(1000, False), (3000, True)])
+def test_models_that_are_not_trained_alike_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, noted: bool
+) -> None:
+    for name, each in (("a", 1000), ("b", tokens)):
+        for k in (1, 3):
+            made = point(name, k, 2 * k, 20 + k)
+            made["model"] |= {"updates": 500, "tokens_per_update": each}
+            (tmp_path / f"{name}-{k}.json").write_text(json.dumps(made))
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path)])
+    found = capsys.readouterr()
+    assert re.search(rf"│ b +│ +1 │ +10 │ +500 × {tokens:,} │", found.out)
+    assert ("the models differ" in found.err) == noted
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -105,6 +105,7 @@ def compare(options: CompareArguments) -> None:
     tables.interpolated(curves, grid, x, y)
     if baseline is not None:
         tables.differences(curves, baseline, x, y)
+    tables.models(curves)
     if options.paired:
         tables.paired(curves, baseline, x, y)
     if options.out is not None:
