@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_curves import point
+from tests.evaluations import point
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
 FILES = {
@@ -230,7 +230,14 @@ def test_prepare_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_each_equation_of_the_paper_has_one_home() -> None:
-    """Equations 4 to 12 are the method; one line of the package names each."""
+    """One line of the package names each of equations 4 to 12, as docs/model.md says."""
     sources = [p.read_text("utf-8") for end in ("py", "c", "h") for p in SOURCE.rglob(f"*.{end}")]
     named = Counter(int(n) for text in sources for n in re.findall(r"Eq\. (\d+)", text))
     assert all(named[number] == 1 for number in range(4, 13)), named
+    page = (SOURCE.parents[1] / "docs" / "model.md").read_text("utf-8")
+    homes = re.findall(r"^\| ([\d, ]+) \| .* \| `(?:\w+\.)?(\w+)` in `(.+)` \|$", page, re.M)
+    assert sorted(int(n) for row, _, _ in homes for n in row.split(", ")) == list(range(4, 13))
+    for row, name, file in homes:
+        text = (SOURCE / file).read_text("utf-8")
+        assert re.search(rf"(def|class) {name}\b", text), name
+        assert all(f"Eq. {number}" in text for number in row.split(", ")), row

@@ -11,10 +11,9 @@ import pytest
 
 from tests.streams import toy_tokenizer
 from waitinfo.streaming.engine import READ, WRITE, Kind, TokenEvent
-from waitinfo.streaming.reader import Piece
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
-from waitinfo.streaming.words import WordBuilder
+from waitinfo.streaming.words import Piece, WordBuilder
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
@@ -158,9 +157,7 @@ def test_words_after_an_early_end_are_skipped() -> None:
     assert text.next_input() == (ids("bu"), False)
 
 
-@pytest.mark.parametrize(
-    "module", ["session", "event", "observer", "segmenter", "reader", "window"]
-)
+@pytest.mark.parametrize("module", ["session", "event", "segmenter", "words", "window"])
 def test_the_text_side_needs_no_torch(module: str) -> None:
     script = f"import sys, waitinfo.streaming.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

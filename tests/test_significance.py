@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.test_analysis import PAIRS, bleu
+from tests.evaluations import PAIRS, bleu
 from waitinfo.analysis.significance import compare, draw_counts, sampled
 from waitinfo.analysis.study import Translated
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.oracle import edits
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
 from waitinfo.text.speech import PLAIN, Copies, Speaker, SpeechStyle, Windows, style_of
@@ -178,16 +179,6 @@ def test_a_plain_speaker_removes_case_and_marks_only() -> None:
     assert [speaker.say(line) for line in SENTENCES] == [
         lower_without_punctuation(line) for line in SENTENCES
     ]
-
-
-def edits(first: list[str], second: list[str]) -> int:
-    """Levenshtein distance in words."""
-    row = list(range(len(second) + 1))
-    for i, word in enumerate(first, 1):
-        previous, row = row, [i]
-        for j, other in enumerate(second, 1):
-            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (word != other)))
-    return row[-1]
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.15])

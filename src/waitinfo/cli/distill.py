@@ -13,7 +13,7 @@ from waitinfo.cli.options import BatchOptions, Paths, use_threads
 from waitinfo.errors import unknown
 
 if TYPE_CHECKING:
-    from waitinfo.distillation.distill import Report
+    from waitinfo.distillation.distill import DistilledPairs
     from waitinfo.trained.saving import LoadedModel
     from waitinfo.translation.decoding import TranslationOptions
 
@@ -158,7 +158,7 @@ def _translation(options: DistillArguments, teacher: LoadedModel) -> Translation
     return found
 
 
-def _show(out: Path, report: Report | None) -> None:
+def _show(out: Path, report: DistilledPairs | None) -> None:
     from waitinfo.cli.console import note
 
     if report is None:

@@ -18,9 +18,9 @@ from waitinfo.text.scripts import mostly_unspaced
 from waitinfo.text.similarity import SIMILARITIES
 
 SHORT = 10  # tokens below which the length ratio says nothing
-COPIED_WORDS, COPIED_SHARE = 5, 0.8  # so many words, of which such a share is in the source
+COPIED_WORDS, COPIED_SHARE = 5, 0.8  # of a copy: at least; share in the source
 WORD = re.compile(r"[^\W\d_]+")
-# How often a group of so many words, or letters, may follow itself; longer ones: the last entry.
+# How often a group of 1, 2, … words, or letters, may follow itself; the last entry: longer groups.
 WORD_REPEATS, LETTER_REPEATS = (3, 2, 2, 1), (5, 4, 3, 3, 2)
 LONGEST_GROUP = 12
 
@@ -121,7 +121,7 @@ class Task(NamedTuple):
     lengths: list[tuple[int, int]]  # tokens of source and translation, by translation
 
 
-class Choice(NamedTuple):
+class ChosenTranslation(NamedTuple):
     """Which translation was chosen, or why none was."""
 
     number: int | None
@@ -139,7 +139,7 @@ class Chooser:
         if self.by not in CHOICES:
             raise unknown("--choose", self.by, CHOICES)
 
-    def choose(self, task: Task) -> Choice:
+    def choose(self, task: Task) -> ChosenTranslation:
         """The best that passes; the reason is that of the best one of all."""
         first: str | None = None
         for number in self._ranked(task):
@@ -147,11 +147,11 @@ class Chooser:
                 task.source, task.translations[number], task.lengths[number], task.reference
             )
             if reason is None:
-                return Choice(number, None)
+                return ChosenTranslation(number, None)
             first = first or reason
-        return Choice(None, first)
+        return ChosenTranslation(None, first)
 
-    def choose_all(self, tasks: Sequence[Task]) -> list[Choice]:
+    def choose_all(self, tasks: Sequence[Task]) -> list[ChosenTranslation]:
         return [self.choose(task) for task in tasks]
 
     def _ranked(self, task: Task) -> list[int]:

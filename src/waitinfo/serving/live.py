@@ -28,7 +28,7 @@ class Live:
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
         tokenizer = served.translator.vocabulary.target
-        self.transcript = Transcript(tokenizer, resume, stream.dial_state)
+        self.transcript = Transcript(tokenizer, resume, stream.dial_state, stream.memory)
         self.ended = False  # no more text will come
         self._began = self._now()
         self._spoken = resume is not None  # whether any text has come

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
+from waitinfo.serving.protocol import Begin, Resume, ResumePoint, Word, Words
 from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import separates
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
+from waitinfo.streaming.words import separates
 from waitinfo.text.files import join_surrogates, normalise
 from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
 from waitinfo.text.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ class Transcript:
     """Takes the events of a stream, gives its words, and knows where it could be resumed.
 
     The events of a resumed stream that its client has seen before are not reported again. `dial`
-    tells what a stream that holds its lag knew when a sentence began.
+    tells what a stream that holds its lag knew when a sentence began, `memory` what its policy did.
     """
 
     def __init__(
@@ -134,9 +134,10 @@ class Transcript:
         tokenizer: Tokenizer,
         resume: Resume | None = None,
         dial: Callable[[int], DialState | None] = lambda sentence: None,
+        memory: Callable[[int], Sequence[float]] = lambda sentence: (),
     ) -> None:
         resume = resume or Resume.model_validate({"position": 0, "after": ""})
-        self.tokenizer, self._dial = tokenizer, dial
+        self.tokenizer, self._dial, self._memory = tokenizer, dial, memory
         self.source = SourceText(resume.position)
         self.words_in = self.words_out = self.lags = 0
         self.sentence = resume.sentence
@@ -305,12 +306,13 @@ class Transcript:
         self._written += 1
         return found
 
-    def _replay(self) -> Replay:
+    def _replay(self) -> ResumePoint:
         path, self._path = self._path, []
         begins = self._begins
-        return Replay(
+        return ResumePoint(
             **begins.model_dump(),
             path=path,
             read=0 if begins.sentence != self.sentence else self._tokens,
             dial=self._dial(begins.sentence),
+            memory=list(self._memory(begins.sentence)),
         )

@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import END, Reader
 from waitinfo.streaming.replay import Replay, ReplayError
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
-from waitinfo.streaming.window import Cut, Mark, Weights, Window
-from waitinfo.streaming.words import WordBuilder
+from waitinfo.streaming.window import Boundary, Cut, Weights, Window
+from waitinfo.streaming.words import END, Reader, WordBuilder
 from waitinfo.text.identification import LanguageWatch
 from waitinfo.text.tokenizer import Vocabulary
 
@@ -260,11 +259,11 @@ class Session:
         words = text.split()
         if not words:
             return text
-        mark = Mark.SENTENCE if ends_sentence(words[-1]) else Mark.WORD
+        mark = Boundary.SENTENCE if ends_sentence(words[-1]) else Boundary.WORD
         if not builder.open:
             window.mark(0, mark, len(words))
         elif began:
             window.mark(1, mark, len(words))
         else:
-            window.mark(0, Mark.NOTHING, len(words))
+            window.mark(0, Boundary.NOTHING, len(words))
         return text

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
+from waitinfo.systems.base import DialValue, LossContext, System
+from waitinfo.systems.interface import Dial, PolicyState, for_arrays
 from waitinfo.systems.wait_k import DrawnDialOptions
 
 HIGHEST_RATE = 10.0

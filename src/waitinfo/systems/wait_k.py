@@ -14,15 +14,8 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
-from waitinfo.systems.base import (
-    Dial,
-    DialValue,
-    LossContext,
-    PolicyState,
-    System,
-    SystemOptions,
-    for_arrays,
-)
+from waitinfo.systems.base import DialValue, LossContext, System, SystemOptions
+from waitinfo.systems.interface import Dial, PolicyState, for_arrays
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from waitinfo.training.checkpoint import (
     save_checkpoint,
 )
 from waitinfo.training.config import RunConfig
-from waitinfo.training.display import Display, Metrics
+from waitinfo.training.display import Display, MetricsFile
 from waitinfo.training.distributed import ProcessGroup, Tally
 from waitinfo.training.schedule import Clock, learning_rate, next_progress
 from waitinfo.training.updates import Skips, Updater, all_finite
@@ -73,7 +73,7 @@ class Trainer:
             check_dial(self.system, self.config.validate_k),
             self.config.validate_sentences,
         )
-        self.metrics = Metrics(out / "metrics.jsonl", processes.leads)
+        self.metrics = MetricsFile(out / "metrics.jsonl", processes.leads)
         self.now, self.started = now, now() if started is None else started
         self.clock = Clock(self.config, now, self.started)
         self.update = 0  # updates done

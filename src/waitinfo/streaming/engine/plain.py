@@ -12,10 +12,11 @@ from torch import Tensor
 
 from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import CacheRows
-from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, HostBackend, Rules
-from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing, target_positions
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import PolicyState, Step
 from waitinfo.text.special import BOS, PAD
 
 
@@ -138,8 +139,33 @@ class TorchBackend(HostBackend):
     # Target
 
     @torch.inference_mode()
-    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
-        model, device, policy = self.model, self.model.device, standing.tensors()
+    def _compute(
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
+    ) -> Candidates:
+        policy, asks = state.tensors(), self.system.asks
+        decoded, states = self._decode(rows, policy)
+        logits = self.model.logits(states)
+        tokens, finite = best(logits)
+        if forced is not None:
+            again = torch.from_numpy(forced).to(tokens.device)
+            tokens = torch.where(again > 0, again, tokens)
+        every = {"logits": logits, "states": states, "before": before}
+        asked = {name: value for name, value in every.items() if name in asks}
+        if "attention" in asks:
+            asked["attention"] = decoded.attention()
+        step = Step(tokens, decoded.extras, self.model.write_logits(states), asked)
+        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
+        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
+        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
+
+    @torch.inference_mode()
+    def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
+        _, states = self._decode(rows, state.tensors())
+        return best(self.model.logits(states))[0].cpu().numpy()
+
+    def _decode(self, rows: Chosen, policy: PolicyState) -> tuple[Decoded, Tensor]:
+        """One step of every row, and the states [R, d] of its last position."""
+        model, device = self.model, self.model.device
         some = CacheRows.of(rows.tolist(), device)
         target, last = self._inputs(rows, some, policy)
         encoded = self._view(some, int(policy.read.max()))
@@ -147,17 +173,12 @@ class TorchBackend(HostBackend):
         visible, read = self._visible(policy, target.at.shape[1])
         k = policy.k.to(device, torch.float32)
         carried = [some.take(state) for state in self.states]
-        decoded = model.step(target, encoded, visible, self.target_caches, place, k, read, carried)
+        decoded = model.step(
+            target, encoded, visible, self.target_caches, place, k, read, carried,
+            weigh="attention" in self.system.asks,
+        )  # fmt: skip
         states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
-        logits = model.logits(states)
-        tokens, finite = best(logits)
-        if forced is not None:
-            again = torch.from_numpy(forced).to(tokens.device)
-            tokens = torch.where(again > 0, again, tokens)
-        step = Step(tokens, logits, decoded.extras, model.write_logits(states))
-        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
-        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
-        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
+        return decoded, states
 
     @torch.inference_mode()
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
