@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 import waitinfo
-from tests.commands import HANGS, called, parsed, typed
+from tests.commands import HANGS, VERBS, called, parsed, typed
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import main
 from waitinfo.cli.console import Pace
@@ -26,6 +27,7 @@ from waitinfo.cli.terminal import LiveText
 from waitinfo.model import Transformer
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
+from waitinfo.text.prepare import PrepareOptions
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained.saving import save_model
 
@@ -96,6 +98,33 @@ def test_help_shows_examples() -> None:
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
         assert called(verb, "-h").stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed_so_far", "offered"),
+    [
+        ("waitinfo trans", {"translate"}),
+        ("waitinfo serve --ke", {"--keys"}),
+        ("waitinfo train --system multi", {"multipath"}),
+        ("waitinfo evaluate --model ", {"de-en", "en-de"}),
+    ],
+)
+def test_the_tab_key_completes(typed_so_far: str, offered: set[str]) -> None:
+    words = {"COMP_WORDS": typed_so_far, "COMP_CWORD": str(typed_so_far.count(" "))}
+    environment = {**os.environ, **words, "_WAITINFO_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "waitinfo"], capture_output=True, text=True, env=environment,
+        check=False,
+    )  # fmt: skip
+    assert offered <= set(done.stdout.split())
+
+
+def test_help_names_the_defaults_of_a_corpus() -> None:
+    """Options that a recipe may set have no default of their own; their help names it."""
+    for option in VERBS["prepare"].params:
+        if found := re.search(r"\[default: ([\w:.]+)\]", option.help or ""):
+            default = getattr(PrepareOptions(), option.name)
+            assert type(default)(found[1]) == default
 
 
 def test_translation_alone_goes_to_standard_output(run: Path) -> None:

@@ -230,7 +230,7 @@ def test_prepare_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_each_equation_of_the_paper_has_one_home() -> None:
-    """Equations 4 to 12 are the method; one line of the package names each, as docs/model.md says."""
+    """One line of the package names each of equations 4 to 12, as docs/model.md says."""
     sources = [p.read_text("utf-8") for end in ("py", "c", "h") for p in SOURCE.rglob(f"*.{end}")]
     named = Counter(int(n) for text in sources for n in re.findall(r"Eq\. (\d+)", text))
     assert all(named[number] == 1 for number in range(4, 13)), named

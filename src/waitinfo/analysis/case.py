@@ -75,7 +75,7 @@ def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
 
 
 def characters(code: bytes) -> list[str]:
-    """The character at its first byte, nothing at the others; U+FFFD for what is none."""
+    """The character at its first byte, nothing at the others; U+FFFD for bytes of no character."""
     found: list[str] = []
     while len(found) < len(code):
         rest = code[len(found) :]
@@ -163,7 +163,7 @@ def average(tokens: Sequence[Numbers]) -> float:
 
 
 def shade(token: Numbers, mean: float) -> dict[str, Any]:
-    """More info than the average is bold and red, less is blue, as in the paper."""
+    """Info above the average is bold and red, below it blue, as in the paper."""
     if token["info"] is None:
         return {"color": NONE}
     above = token["info"] > mean

@@ -14,7 +14,7 @@ from waitinfo.analysis.summaries import Numbers, mean_of_known, titled
 from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
-from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
+from waitinfo.evaluation.latency import PROFILES, sentence_latency
 from waitinfo.evaluation.output import UnfinishedPoint
 from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.progress import Progress, Silent
@@ -105,17 +105,8 @@ class Subject:
 
     def _latencies(self, found: Sequence[Hypothesis], traces: Sequence) -> np.ndarray:
         profile, _, metric = self.x.rpartition(".")
-        if profile == "paper":
-            lengths = self.evaluation.reference_tokens
-            lags = [
-                Lags(h.path, h.source_length, n + 1) for h, n in zip(found, lengths, strict=True)
-            ]
-        else:
-            test = self.evaluation.test
-            lags = [
-                Lags(t.delays, t.source_words, test.units.reference_length(r))
-                for t, r in zip(traces, test.references, strict=True)
-            ]
+        paper = profile == "paper"
+        lags = self.evaluation.token_lags(found) if paper else self.evaluation.word_lags(traces)
         values = [sentence_latency(each, PROFILES[profile])[metric] for each in lags]
         return np.array([np.nan if v is None else v for v in values], np.float64)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waitinfo.cli.options import PluginOptions, listed
+from waitinfo.cli.options import PluginOptions, listed, suggest
 from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
 
@@ -22,11 +22,17 @@ class TrainArguments(PluginOptions):
     """What `train` is given."""
 
     out: Annotated[Path, typer.Option(help="Folder of the run.")]
-    system: Annotated[str | None, typer.Option(help=f"The system to train: {listed(SYSTEMS)}.")] = (
-        None
-    )
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The system to train: {listed(SYSTEMS)}.", autocompletion=suggest(SYSTEMS)
+        ),
+    ] = None
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
-    size: Annotated[str | None, typer.Option(help=f"Size of the model: {listed(SIZES)}.")] = None
+    size: Annotated[
+        str | None,
+        typer.Option(help=f"Size of the model: {listed(SIZES)}.", autocompletion=suggest(SIZES)),
+    ] = None
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
     settings: Annotated[
         list[str], typer.Option("--set", help="section.key=value, over the recipe.")

@@ -215,12 +215,12 @@ def _check_plain(options: TranslateArguments) -> None:
 
 
 def _idle(segmentation: Segmentation) -> float | None:
-    """Seconds of silence that a stream is told of."""
+    """Seconds without text after which a stream is told that time has passed."""
     return segmentation.pause if segmentation.mode == "pause" else None
 
 
 def _lines(options: TranslateArguments) -> Iterator[str] | None:
-    """The lines to translate, or None to follow standard input terminal."""
+    """The lines to translate, or None to follow standard input live."""
     from waitinfo.text.files import read_lines
 
     if options.text and options.input is not None:

@@ -76,7 +76,7 @@ class JsonView(View):
 
 
 class InfoView(View):
-    """Tokens coloured by their info: more than the average red, less blue."""
+    """Tokens coloured by their info: red above the average, blue below."""
 
     reviews = True
 

@@ -207,6 +207,19 @@ class Evaluation:
             for source, hypothesis in zip(self.test.sources, found, strict=True)
         ]
 
+    def token_lags(self, found: Sequence[Hypothesis]) -> list[Lags]:
+        """End-of-sentence is counted on both sides."""
+        return [
+            Lags(h.path, h.source_length, length + 1)
+            for h, length in zip(found, self.reference_tokens, strict=True)
+        ]
+
+    def word_lags(self, traces: Sequence[WordTrace]) -> list[Lags]:
+        return [
+            Lags(trace.delays, trace.source_words, self.test.units.reference_length(reference))
+            for trace, reference in zip(traces, self.test.references, strict=True)
+        ]
+
     def score(
         self,
         decoding: Decoding,
@@ -216,14 +229,7 @@ class Evaluation:
     ) -> Point:
         """All metrics of a point."""
         references = self.test.references
-        tokens = [
-            Lags(h.path, h.source_length, length + 1)
-            for h, length in zip(found, self.reference_tokens, strict=True)
-        ]
-        words = [
-            Lags(trace.delays, trace.source_words, self.test.units.reference_length(reference))
-            for trace, reference in zip(traces, references, strict=True)
-        ]
+        tokens, words = self.token_lags(found), self.word_lags(traces)
         return {
             **self.heading(decoding),
             "units": asdict(self.test.units),

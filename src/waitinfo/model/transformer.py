@@ -132,11 +132,6 @@ class Transformer(nn.Module):
             for part in ("attention", "feed_forward"):
                 getattr(layer, part).out.weight.mul_(gain)
 
-    def tie(self) -> None:
-        """Share a joint embedding again, after loading separate copies."""
-        if self.config.joint:
-            self.target_embedding = self.source_embedding
-
     def weights(self) -> dict[str, Tensor]:
         """Tensors to save, with a shared embedding stored once."""
         state = self.state_dict()
@@ -149,7 +144,8 @@ class Transformer(nn.Module):
         if self.config.joint:
             weights = {**weights, "target_embedding.weight": weights["source_embedding.weight"]}
         self.load_state_dict(weights, assign=assign)
-        self.tie()
+        if self.config.joint:  # `assign` has made two of it
+            self.target_embedding = self.source_embedding
 
     @property
     def device(self) -> torch.device:
@@ -272,8 +268,9 @@ class Transformer(nn.Module):
         read [B, T]: source tokens read by then, if heads see fewer. With `streaming`, attention
         takes hard decisions, as in translation, instead of expectations.
         """
+        view = self._self_view(target)
         source = self._source_view(target, encoded, visible, k, read, streaming)
-        return self._decode(target, self._self_view(target), encoded, source)
+        return self._decode(target, view, encoded, source)
 
     def alignment(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
         """Cross-attention of whole targets, of the layer before the last, which aligns best.

@@ -6,7 +6,7 @@ thread that waits for its stream leads if no other thread does, and otherwise sl
 stream is served. The rounds serve all streams together, so no stream waits for another's backlog.
 
 The lock is held only to hand things over, never while the model computes, so that an event loop may
-call everything here except `serve`, `wait_for_events` and `lead`.
+call everything here except `push` with `wait`, `wait_for_events` and `lead`.
 """
 
 from __future__ import annotations
@@ -168,35 +168,31 @@ class Scheduler:
     def push(
         self, texts: Mapping[Channel, Heard], wait: bool = True, at: float | None = None
     ) -> dict[Channel, list[Event]]:
-        """Hand in text or marks; unless told not to wait, the events that follow from them."""
-        self.submit(texts, served_by=self if wait else None, at=at)
-        if not wait:
-            return {channel: [] for channel in texts}
-        try:
-            return self.serve(list(texts))
-        finally:
-            self.release(texts)
+        """Hand in text or marks, and wait until nothing more can be done; the events that follow.
 
-    def serve(self, channels: Sequence[Channel]) -> dict[Channel, list[Event]]:
-        """Wait until nothing more can be done for these streams; their events.
-
-        If one of them fails, its error is raised once all are served; the events of the others
-        stay in their queues.
+        If a stream fails, its error is raised once all are served; the events of the others stay
+        in their queues. Without `wait`, there are no events yet.
         """
-        found: dict[Channel, list[Event]] = {channel: [] for channel in channels}
+        found: dict[Channel, list[Event]] = {channel: [] for channel in texts}
 
         def served() -> bool:
-            for channel in channels:
+            for channel in texts:
                 found[channel] += self._collect(channel)
-            return not any(channel.busy for channel in channels)
+            return not any(channel.busy for channel in texts)
 
-        with self._lock:
-            self._wait(channels, served)
-        failed = next((channel for channel in channels if channel.error is not None), None)
-        if failed is not None:
-            for channel, events in found.items():
-                self.put_back(channel, events)
-            self.check_error(failed)
+        self.submit(texts, served_by=self if wait else None, at=at)
+        if not wait:
+            return found
+        try:
+            with self._lock:
+                self._wait(list(texts), served)
+            failed = next((channel for channel in texts if channel.error is not None), None)
+            if failed is not None:
+                for channel, events in found.items():
+                    self.put_back(channel, events)
+                self.check_error(failed)
+        finally:
+            self.release(texts)
         return found
 
     def wait_for_events(self, channel: Channel) -> list[Event]:

@@ -97,7 +97,7 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _together(encoded: Encoded) -> Encoded:
-    """Keys and values with those of a head in one place: every step reads them."""
+    """Keys and values, those of each head contiguous in memory: every step reads them."""
     memories = [Memory(m.keys.contiguous(), m.values.contiguous()) for m in encoded.memories]
     return Encoded(memories, encoded.info)
 

@@ -71,10 +71,7 @@ class SentenceCutter:
         self.windows = segmentation.mode if slides else ""
 
     def encode(self, lines: Sequence[str], threads: int = -1) -> list[Sentences | None]:
-        """The token sequences of every line, none for a line without words.
-
-        None in place of a line that needs a window.
-        """
+        """The token sequences of every line: [] without words, None if it needs a window."""
         texts = [normalise(line) for line in lines]
         if self.segmentation.punctuated:
             sentences = [list(split_sentences(text, self._is_unspaced(text))) for text in texts]

@@ -101,7 +101,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a round would do something."""
-        return bool(len(self.state.runnable))
+        return bool((self.state.going & ~self.state.held).any())
 
     def can_go_on(self, slot: int) -> bool:
         """Whether a slot has something to do without more input."""

@@ -209,7 +209,8 @@ class RecordedBackend(Backend):
                 some = piece.turn == nth
                 slots.receive_each(piece.slots[some], piece.at[some], info[some])
             slots.encoded[rows] += counts
-            slots.fail(np.unique(piece.slots[finite == 0]).tolist())
+            if not finite.all():
+                slots.fail(np.unique(piece.slots[finite == 0]).tolist())
         if write:
             slots.restarted[rows] = False
         found = [tables.write_out(width, step)[:, : len(rows)] for step in range(steps)]
