@@ -29,9 +29,10 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.conversion import IntegerTransformer, integer_model
 from waitinfo.model.integers.matrix import IntegerMatrix
 from waitinfo.model.integers.packing import quantize
+from waitinfo.model.native import NativeModel
 from waitinfo.model.native.weights import weight_memory
 from waitinfo.streaming.engine import WRITE, Engine, new_engine
 from waitinfo.streaming.engine.plain import TorchBackend
@@ -46,6 +47,11 @@ VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
+
+
+def compiled(model: Transformer) -> NativeModel | None:
+    """The layers in compiled code, if the model computes with integers there."""
+    return model.native if isinstance(model, IntegerTransformer) else None
 
 
 class Uncached:
@@ -231,8 +237,9 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 @contextmanager
 def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
     """Seconds of every call of a kernel, by its name."""
-    assert model.native is not None
-    code, spent = model.native.code, defaultdict[str, list[float]](list)
+    native = compiled(model)
+    assert native is not None
+    code, spent = native.code, defaultdict[str, list[float]](list)
     call = code.call
 
     def timed(name: str, *arguments: object) -> None:
@@ -266,7 +273,7 @@ def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 
 def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
     """Median microseconds of each kernel for one row after 50 tokens, in turn."""
-    native, draw = model.native, random.Random(5)
+    native, draw = compiled(model), random.Random(5)
     engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
     assert native is not None and isinstance(engine.backend, TorchBackend)
     back = engine.backend
@@ -331,7 +338,7 @@ def weight_bytes(model: Transformer) -> tuple[int, int]:
 def weights_like(model: Transformer) -> torch.Tensor:
     """As many bytes as a READ and a WRITE multiply with, in the same kind of memory."""
     numbers = torch.ones(sum(weight_bytes(model)) // 4, device=model.device)
-    if model.native is not None:
+    if compiled(model) is not None:
         numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
         numbers.fill_(1)
     return numbers
@@ -414,7 +421,7 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
-    if model.native is not None:
+    if compiled(model) is not None:
         results["shares"] = shares(model, 3 if few else 30)
         show("5. where the time goes", [
             f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())
