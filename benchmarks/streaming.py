@@ -29,10 +29,9 @@ import torch
 
 from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import IntegerTransformer, integer_model
+from waitinfo.model.integers.conversion import integer_model, native_model
 from waitinfo.model.integers.matrix import IntegerMatrix
 from waitinfo.model.integers.packing import quantize
-from waitinfo.model.native import NativeModel
 from waitinfo.model.native.weights import weight_memory
 from waitinfo.streaming.engine import WRITE, Engine, new_engine
 from waitinfo.streaming.engine.plain import TorchBackend
@@ -47,11 +46,6 @@ VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
-
-
-def compiled(model: Transformer) -> NativeModel | None:
-    """The layers in compiled code, if the model computes with integers there."""
-    return model.native if isinstance(model, IntegerTransformer) else None
 
 
 class Uncached:
@@ -237,7 +231,7 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 @contextmanager
 def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
     """Seconds of every call of a kernel, by its name."""
-    native = compiled(model)
+    native = native_model(model)
     assert native is not None
     code, spent = native.code, defaultdict[str, list[float]](list)
     call = code.call
@@ -273,7 +267,7 @@ def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 
 def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
     """Median microseconds of each kernel for one row after 50 tokens, in turn."""
-    native, draw = compiled(model), random.Random(5)
+    native, draw = native_model(model), random.Random(5)
     engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
     assert native is not None and isinstance(engine.backend, TorchBackend)
     back = engine.backend
@@ -338,7 +332,7 @@ def weight_bytes(model: Transformer) -> tuple[int, int]:
 def weights_like(model: Transformer) -> torch.Tensor:
     """As many bytes as a READ and a WRITE multiply with, in the same kind of memory."""
     numbers = torch.ones(sum(weight_bytes(model)) // 4, device=model.device)
-    if compiled(model) is not None:
+    if native_model(model) is not None:
         numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
         numbers.fill_(1)
     return numbers
@@ -421,7 +415,7 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
-    if compiled(model) is not None:
+    if native_model(model) is not None:
         results["shares"] = shares(model, 3 if few else 30)
         show("5. where the time goes", [
             f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())

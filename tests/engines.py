@@ -14,7 +14,7 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
-from waitinfo.systems import SYSTEMS, System, build_system
+from waitinfo.systems import SYSTEMS, Dial, System, build_system
 from waitinfo.systems.mma import MonotonicAttention
 from waitinfo.systems.moe_wait_k import ExpertAttention
 from waitinfo.text.special import EOS
@@ -69,13 +69,14 @@ class Veto(System):
     """Asks for all that a policy may ask for in every engine, and remembers."""
 
     name = "veto"
+    dial = Dial("k", 1.0, minimum=0.0, whole=False)
     asks = ("source", "target", "logits", "states", "attention", "before")
-    memory = (0.5, -1.0)  # half of the lag at the last WRITE; the token written then
+    memory = (0.5, -1.0)  # half of the mean lag, the newest most; the token written last
 
     def ready(self, state):
         lag, odd = state.read - state.written, (state.source % 2).sum(-1) % 2
         same = (state.target == state.memory[:, 1:].long()).sum(-1)
-        return state.complete | (lag >= state.memory[:, 0] + odd + (same > 1))
+        return state.complete | (lag >= 1.6 * state.memory[:, 0] + odd + (same > 1))
 
     def earlier(self, state):
         return state.read - 1 - (state.written % 2)
@@ -89,8 +90,8 @@ class Veto(System):
         return 1 + (step.states[:, 0] > 0).long()
 
     def remember(self, state, step):
-        lag = (state.read - state.written).double()
-        return torch.stack([lag / 2, step.tokens.double()], -1)
+        lag, before = (state.read - state.written).double(), state.memory[:, 0]
+        return torch.stack([(lag + 2 * before) / 4, step.tokens.double()], -1)
 
 
 OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Veto)}

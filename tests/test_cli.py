@@ -23,7 +23,8 @@ from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import main
 from waitinfo.cli.console import Pace
 from waitinfo.cli.options import usable_cores, use_threads
-from waitinfo.cli.terminal import LiveText
+from waitinfo.cli.terminal import LiveText, TypedLine, type_lines
+from waitinfo.cli.views import VIEWS, translation
 from waitinfo.model import Transformer
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
@@ -526,3 +527,38 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     out = tmp_path / "a[bold]b[/red]"
     done = called("prepare", "--tsv", tsv, "--vocab", "words:1", "--out", out)
     assert done.returncode == 0 and str(out) in done.stderr
+
+
+# Lines typed in an editor
+
+
+def test_words_are_read_when_they_are_complete(run: Path) -> None:
+    line = TypedLine(waitinfo.load(run), 3.0)
+    read = []
+    for number in range(len("ba be bi") + 1):
+        line.edit("ba be bi"[:number])
+        read.append(line.read)
+    assert read == ["", "", "", "ba ", "ba ", "ba ", "ba be ", "ba be ", "ba be "]
+
+
+def test_a_line_that_is_changed_is_translated_anew(run: Path) -> None:
+    translator = waitinfo.load(run)
+    line = TypedLine(translator, 3.0)
+    for text in ("ba be bi ", "ba bo", "ba bo du da "):
+        line.edit(text)
+    written = translation(line.end("ba bo du da de"))
+    assert written == translator.translate(["ba bo du da de"], 3.0)[0]
+
+
+def test_typing_in_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt_toolkit = pytest.importorskip("prompt_toolkit")
+    translator = waitinfo.load(run)
+    with (
+        prompt_toolkit.input.create_pipe_input() as keys,
+        prompt_toolkit.application.create_app_session(
+            input=keys, output=prompt_toolkit.output.DummyOutput()
+        ),
+    ):
+        keys.send_text("ba be bi\rdu\r\x04")  # two lines, and Ctrl-D
+        type_lines(translator, None, VIEWS["words"]())
+    assert capsys.readouterr().out.splitlines() == translator.translate(["ba be bi", "du"])

@@ -89,7 +89,7 @@ def messages(server: Translator, text: str, segment: str, resume: Resume | None)
     """What a client is sent that hands in this text in small pieces, resumed or not."""
     replay = None if resume is None else replay_of(resume)
     stream = server.stream(2, raw=True, segment=segment, replay=replay)
-    found = Transcript(server.vocabulary.target, resume, stream.dial_state)
+    found = Transcript(server.vocabulary.target, resume, stream.dial_state, stream.memory)
     sent = []
     for piece in re.findall(".{1,3}", text):
         found.source.add(piece)

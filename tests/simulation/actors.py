@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 URL = "http://server"
 WATCH = "ws://server/v1/watch?room="
 LOST = (OSError, EOFError, TimeoutError, InvalidHandshake, ConnectionClosed)
+ROUNDS = 20.0  # seconds in which some rounds are over, however slow
 PATIENCE = 1e5  # seconds: the network and the server come back in the end
 
 
@@ -38,9 +39,17 @@ class Speaker:
         self.scene, self.script, self.room = scene, script, room
         self.heard: list[tuple] = []
         self.times: list[tuple[float, int]] = []  # when, and from which server
-        self.started = self.ending = self.done = self.failed = False
+        self.started = self.ending = self.failed = False
+        self.over = asyncio.Event()
 
     async def run(self) -> None:
+        try:
+            await self._speak()
+        finally:
+            self.ending = True
+            self.over.set()
+
+    async def _speak(self) -> None:
         scene, script = self.scene, self.script
         await rest(scene)
         options = {} if self.room is None else {"room": self.room}
@@ -62,7 +71,6 @@ class Speaker:
                 self.failed = True
             finally:
                 listening.cancel()
-        self.done = True
         if not self.failed and tuple(self.heard) != script.events:
             raise Broken("a stream ended early")
 
@@ -86,10 +94,11 @@ class Watcher:
         self.words: dict[tuple[int, int], str] = {}
         self.last = (-1, 0)
         self.connections = 0
+        self.early = False  # there before its speaker had said everything
         self.sent_away: list[tuple[float, int, set[tuple[int, int]]]] = []  # by a stopping server
 
     async def run(self) -> None:
-        while not (self.speaker.done or self.speaker.failed):
+        while not self.speaker.over.is_set():
             with suppress(*LOST):
                 async with await connect(
                     f"ws://server/v1/watch?room={self.speaker.room}"
@@ -100,22 +109,30 @@ class Watcher:
 
     async def _follow(self, socket: ClientConnection) -> None:
         listening = asyncio.ensure_future(self._listen(socket))
+        over = asyncio.ensure_future(self.speaker.over.wait())
         try:
-            while not (self.speaker.done or listening.done()):
-                await asyncio.sleep(1.0)
+            await asyncio.wait([listening, over], return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([listening], timeout=5.0)  # the last words are under way
             if listening.done():
                 listening.result()
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for task in (listening, over):
+                task.cancel()
+            await asyncio.gather(listening, over, return_exceptions=True)
 
     async def _listen(self, socket: ClientConnection) -> None:
-        number = len(self.scene.hubs)
+        number, before = len(self.scene.hubs), (-1, 0)
         try:
             while True:
-                for word in json.loads(await socket.recv())["words"]:
-                    self._hear((word["sentence"], word["read"] - word["lag"]), word["text"])
+                self.early |= not self.speaker.ending
+                message = json.loads(await socket.recv())
+                before = (-1, 0) if message.get("again") else before
+                for word in message["words"]:
+                    place = word["sentence"], word["read"] - word["lag"]
+                    if place <= before:
+                        raise Broken("a watcher saw a word twice")
+                    before = place
+                    self._hear(place, word["text"])
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == 1012:
                 self.sent_away.append((self.scene.world.now, number, set(self.words)))
@@ -125,7 +142,7 @@ class Watcher:
         """At the end: whether it has all words that it should have."""
         speaker, script = self.speaker, self.speaker.script
         cut = self.scene.stopped or self.scene.cuts or speaker.failed
-        if self.connections == 1 and not cut and self.words != script.words:
+        if self.early and self.connections == 1 and not cut and self.words != script.words:
             raise Broken("a watcher that was there all the time missed words")
         places = list(script.words)
         for when, server, words in self.sent_away:
@@ -155,8 +172,10 @@ async def usurper(scene: Scene, speaker: Speaker) -> None:
     """Tries to speak in the room of another, until that one is done."""
     ADDRESS.set("10.6.6.6")
     while not (speaker.started or speaker.ending):
-        await asyncio.sleep(0.05)
-    while not speaker.ending:
+        await asyncio.sleep(0.2)
+    for _ in range(5):
+        if speaker.ending:
+            return
         secret = scene.draw.choice([{}, {"secret": "o" * 16}])
         again = scene.draw.choice([{}, {"resume": {"position": 0}}])
         with suppress(*LOST):
@@ -164,9 +183,9 @@ async def usurper(scene: Scene, speaker: Speaker) -> None:
                 scene, room=speaker.room, k=1, **secret, **again
             ) as socket:
                 answer = json.loads(await socket.recv())
-                if answer["type"] == "started" and not speaker.ending:
+                if answer["type"] == "started" and not (speaker.ending or scene.poisonings):
                     raise Broken("a room was taken over")
-        await rest(scene)
+        await asyncio.sleep(scene.draw.random() * scene.draw.choice([0.1, 1.0, 100.0]))
 
 
 async def pinger(scene: Scene) -> None:
@@ -226,6 +245,32 @@ async def nonsense(scene: Scene) -> None:
             except ConnectionClosed as closed:
                 if closed.rcvd is not None and closed.rcvd.code == 1011 and not scene.poisonings:
                     raise Broken(f"a forged resume broke the stream: {resume}") from None
+
+
+async def impatient(scene: Scene) -> None:
+    """Asks for a long translation, and leaves."""
+    body = json.dumps({"q": "ba be bi bo bu " * 40, "source": "de", "target": "en"}).encode()
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not asked.is_set():
+            asked.set()
+            return {"type": "http.request", "body": body, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody reads it."""
+
+    await rest(scene)
+    answering = asyncio.ensure_future(scene.ask("/translate", receive, send))
+    await asyncio.sleep(scene.draw.random())
+    left.set()
+    await asyncio.wait([answering], timeout=ROUNDS)
+    if not answering.done():
+        answering.cancel()
+        raise Broken("a translation goes on for nobody")
+    answering.result()
 
 
 async def cutter(scene: Scene) -> None:

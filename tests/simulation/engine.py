@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ class FakeEngine:
         self.failed: set[int] = set()
         self.poisoned: set[int] = set()
         self.plain = plain_tokens()
+        self.system = SimpleNamespace(memory=0)  # its policy remembers nothing
         self.world: Any = None
 
     @property
@@ -110,7 +112,9 @@ class FakeEngine:
         new.again = old.again
         self.used[number] = new
 
-    def begin(self, number: int, path: Sequence[tuple[int, int]], read: int) -> None:
+    def begin(
+        self, number: int, path: Sequence[tuple[int, int]], read: int, memory: Sequence[float] = ()
+    ) -> None:
         slot = self.used[number]
         slot.target, slot.path = [t for t, _ in path], [r for _, r in path]
         slot.read, slot.again = read, read > 0

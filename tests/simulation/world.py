@@ -35,6 +35,7 @@ class World:
         self.threads: list[Thread] = []
         self.links: list[Link] = []
         self.checks: list[Callable[[], None]] = []  # after each step
+        self.transport_checks: list[Callable[[Transport], None]] = []
         self.accept: Callable[[], asyncio.Protocol] | None = None  # None: nobody listens
         self.calm = False  # no more faults
         self.over = False
@@ -60,6 +61,13 @@ class World:
     def step(self, timeout: float | None) -> None:
         """The event loop has done all that was due, or (with 0) goes on at once."""
         self.steps += 1
+        if self.loop.errors:
+            found = self.loop.errors[0].get("exception")
+            raise (
+                found
+                if isinstance(found, Broken)
+                else Broken(f"not handled: {self.loop.errors[0]}")
+            )
         for check in self.checks:
             check()
         ready = [thread for thread in self.threads if thread.ready]
@@ -297,9 +305,14 @@ class Transport(asyncio.Transport):
         world.digest = hash((world.digest, world.now, len(data)))
         self.buffer += data
         self._send()
+        self._check()
         if len(self.buffer) > HIGH and not self.full:
             self.full = True
             self.protocol.pause_writing()
+
+    def _check(self) -> None:
+        for check in self.link.world.transport_checks:
+            check(self)
 
     def _send(self) -> None:
         if self.link.half_open:
@@ -341,6 +354,7 @@ class Transport(asyncio.Transport):
                 data = data[: self.max_size]
             self.peer.under_way -= len(data)
             self.protocol.data_received(data)
+            self._check()
             if not self.peer.lost:
                 self.peer._send()
                 self.peer._finish()

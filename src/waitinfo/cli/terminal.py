@@ -8,13 +8,15 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from waitinfo.cli.console import note
-from waitinfo.cli.views import VIEWS, LiveCaption, View
+from waitinfo.cli.views import VIEWS, LiveCaption, View, translation
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
+from waitinfo.text.scripts import is_unspaced
 from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import LineTranslator
@@ -86,6 +88,9 @@ def follow(
     Streams are told that time has passed when nothing came for `idle` seconds.
     """
     if sys.stdin.isatty():
+        if sys.stdout.isatty() and idle is None and find_spec("prompt_toolkit"):
+            type_lines(translator, k, view, watch)
+            return
         note("type, a line at a time; Ctrl-D ends")
     line = LiveLine(translator, k, view)
     try:
@@ -131,6 +136,76 @@ class LiveLine:
         if self.view.reviews:  # else a line without an end would fill the memory
             self.said += text
             self.trace += events
+
+
+class TypedLine:
+    """A line in an editor: words are read when they are complete, and the translation grows.
+
+    A stream cannot unread. If an earlier word is changed, the line is translated anew.
+    """
+
+    def __init__(self, translator: Translator | Client, k: float | None) -> None:
+        self.translator, self.k = translator, k
+        self._start()
+
+    def _start(self) -> None:
+        self.stream = self.translator.stream(self.k, raw=True, history=0)
+        self.read = ""
+        self.trace: list[Event] = []
+
+    @property
+    def translation(self) -> str:
+        return translation(self.trace)
+
+    def edit(self, text: str) -> None:
+        """Read the complete words of the line as it is."""
+        unspaced = text and is_unspaced(text[-1])
+        self._read(text if unspaced else text[: text.rfind(" ") + 1])
+
+    def _read(self, text: str) -> None:
+        if not text.startswith(self.read):
+            self.stream.close()
+            self._start()
+        if fresh := text.removeprefix(self.read):
+            self.trace += self.stream.push(fresh)
+            self.read = text
+
+    def end(self, text: str) -> list[Event]:
+        self._read(text)
+        return self.trace + self.stream.finish()
+
+
+def type_lines(
+    translator: Translator | Client, k: float | None, view: View, watch: Watch | None = None
+) -> None:
+    """Let lines be typed; each is translated below while it grows."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.buffer import Buffer
+    from prompt_toolkit.styles import Style
+
+    note("type: words are read when they are complete; Enter ends a line, Ctrl-D the program")
+    style = Style.from_dict({"bottom-toolbar": "noreverse bold"})
+    session: PromptSession[str] = PromptSession("> ", style=style)
+
+    def changed(buffer: Buffer) -> None:
+        try:
+            line.edit(buffer.text)
+        except WaitinfoError as error:
+            session.app.exit(exception=error)
+
+    def below() -> str:
+        return line.translation
+
+    session.default_buffer.on_text_changed += changed
+    while True:
+        line = TypedLine(translator, k)
+        try:
+            text = session.prompt(bottom_toolbar=below)
+        except EOFError:
+            return
+        view.line(text, line.end(text))
+        if watch is not None:
+            watch(f"{text}\n")
 
 
 class LiveText:

@@ -118,7 +118,8 @@ class Hub:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._connections or self.rooms.watching)
+        streams = any(served.translator.open_streams for served in self.models)  # of requests, too
+        return bool(self._connections or self.rooms.watching or streams)
 
     async def drain(self) -> None:
         """Take no new streams; give the running ones a deadline, then end them."""

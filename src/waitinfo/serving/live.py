@@ -28,7 +28,7 @@ class Live:
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
         tokenizer = served.translator.vocabulary.target
-        self.transcript = Transcript(tokenizer, resume, stream.dial_state)
+        self.transcript = Transcript(tokenizer, resume, stream.dial_state, stream.memory)
         self.ended = False  # no more text will come
         self.worked_off = True  # all that can be done without more text has been done
         self._mark: int | None = None  # id of the newest text

@@ -45,6 +45,9 @@ class Resume(Begin):
     dial: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
         None, description="The state of a stream that holds its lag."
     )
+    memory: list[FiniteFloat] = Field(
+        [], max_length=64, description="What the policy remembered as the window began."
+    )
     seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
     vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
 
@@ -149,6 +152,7 @@ class Replay(Begin):
     path: list[tuple[int, int]]
     read: int
     dial: tuple[float, float, float, float, float] | None
+    memory: list[float] = []
 
 
 class Words(Message):

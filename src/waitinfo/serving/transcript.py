@@ -126,7 +126,7 @@ class Transcript:
     """Takes the events of a stream, gives its words, and knows where it could be resumed.
 
     The events of a resumed stream that its client has seen before are not reported again. `dial`
-    tells what a stream that holds its lag knew when a sentence began.
+    tells what a stream that holds its lag knew when a sentence began, `memory` what its policy did.
     """
 
     def __init__(
@@ -134,9 +134,10 @@ class Transcript:
         tokenizer: Tokenizer,
         resume: Resume | None = None,
         dial: Callable[[int], DialState | None] = lambda sentence: None,
+        memory: Callable[[int], Sequence[float]] = lambda sentence: (),
     ) -> None:
         resume = resume or Resume.model_validate({"position": 0, "after": ""})
-        self.tokenizer, self._dial = tokenizer, dial
+        self.tokenizer, self._dial, self._memory = tokenizer, dial, memory
         self.source = SourceText(resume.position)
         self.words_in = self.words_out = self.lags = 0
         self.sentence = resume.sentence
@@ -313,4 +314,5 @@ class Transcript:
             path=path,
             read=0 if begins.sentence != self.sentence else self._tokens,
             dial=self._dial(begins.sentence),
+            memory=list(self._memory(begins.sentence)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from waitinfo.errors import WaitinfoError, number
 from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import LagController
+from waitinfo.streaming.lag import REMEMBERED, LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
@@ -47,6 +47,8 @@ class Channel:
         self.controller: LagController | None = None  # turns the dial, if a lag is held
         self._k = k
         self.replay = replay or Replay()  # what was done before it was interrupted
+        # What the policy remembered when a window began, by number of the window.
+        self.memories = OrderedDict({self.replay.sentence: tuple(self.replay.memory)})
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.changes = 0  # told to an event loop
         self.began = time.monotonic() - self.replay.seconds
@@ -62,6 +64,12 @@ class Channel:
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
+
+    def remember(self, window: int, memory: Sequence[float]) -> None:
+        """Keep what the policy remembers as a window begins."""
+        self.memories[window] = tuple(memory)
+        if len(self.memories) > REMEMBERED:
+            self.memories.popitem(last=False)
 
     @property
     def k(self) -> float:
@@ -179,7 +187,8 @@ class Rounds:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
                 replay = channel.replay
-                self.engine.begin(channel.slot, replay.path[: replay.kept], replay.begun)
+                kept = replay.path[: replay.kept]
+                self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
                 self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
@@ -221,6 +230,8 @@ class Rounds:
         self.events.setdefault(channel, []).append(event)
         if controller is not None:
             controller.observe(event, last=False)
+        if self.engine.system.memory:
+            channel.remember(session.sentence, self.engine.remembered(slot))
         self.engine.shift(slot, channel.k, cut.source, cut.target)
         self.engine.set_patience(slot, session.patience)
 

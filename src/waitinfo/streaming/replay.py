@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar, NamedTuple
 
 from waitinfo.errors import WaitinfoError
@@ -47,11 +48,12 @@ class Replay:
     inside: bool = False  # the source begins inside a word without spaces
     after: str = " "  # the last character that had been shown
     dial: DialState | None = None  # of a stream that holds its lag
+    memory: Sequence[float] = ()  # of the policy, when the window began
 
-    def check(self, vocabulary: int, capacity: int) -> None:
+    def check(self, vocabulary: int, capacity: int, memory: int = 0) -> None:
         """Raise unless a model with this vocabulary can have written it.
 
-        capacity: source tokens that fit into a sentence.
+        capacity: source tokens that fit into a sentence. memory: numbers that its policy remembers.
         """
         for token, read in self.path:
             if not 0 <= token < vocabulary or token in (BOS, PAD) or read < 0:
@@ -66,3 +68,5 @@ class Replay:
         )
         if not possible:
             raise ReplayError("replay: no window can have begun with so many tokens")
+        if self.memory and (len(self.memory) != memory or not all(map(isfinite, self.memory))):
+            raise ReplayError(f"replay: the policy remembers {memory} numbers, not {self.memory}")

@@ -45,6 +45,10 @@ class Handle:
         controller = self._channel.controller
         return None if controller is None else controller.state(sentence)
 
+    def memory(self, sentence: int) -> tuple[float, ...]:
+        """What the policy remembered when a window began; for replays."""
+        return self._channel.memories.get(sentence, ())
+
     @property
     def turns(self) -> list[Turn]:
         """Where the dial was turned to hold the lag, and to which value; the last ones."""

@@ -136,7 +136,7 @@ class Translator:
             language=self.loaded.languages.source,
         )
         if replay is not None:
-            replay.check(len(self.vocabulary.target), session.limit)
+            replay.check(len(self.vocabulary.target), session.limit, len(self.system.memory))
             session.resume(replay)
             if controller is not None:
                 controller.resume(replay)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from waitinfo.model.cache import CacheRows
 from waitinfo.model.info import consistency
-from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model.integers.conversion import IntegerTransformer, native_model
 from waitinfo.model.native import NativeReading, NativeWriting, Side
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, Rules
@@ -190,6 +190,4 @@ def compiled(model: Transformer, system: System) -> bool:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    if not isinstance(model, IntegerTransformer) or model.native is None:
-        return False
-    return not by_head(model, system) and not system.fresh_past
+    return native_model(model) is not None and not (by_head(model, system) or system.fresh_past)
