@@ -1,7 +1,8 @@
-"""Model folders: stored as integers, packed, and found by the names of bundled models."""
+"""Model folders: saved and loaded, in parts, as integers, packed, and found by their names."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,6 @@ from waitinfo.trained import folder as folders
 from waitinfo.trained.saving import load_model, save_model
 
 
-def test_rounding_error_is_at_most_half_a_step() -> None:
-    torch.manual_seed(0)
-    weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
-               "b": torch.randn(7)}  # fmt: skip
-    stored = quantize(weights)
-    assert stored["m"].dtype == torch.int8 and torch.equal(stored["b"], weights["b"])
-    back = dequantize(stored)
-    assert back.keys() == weights.keys()
-    step = weights["m"].abs().amax(1, keepdim=True) / 127
-    assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
-    # By hand: the largest value is 127 steps, a third of it is 42.
-    assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tokenizer, _ = train_tokenizer(["ein Haus am See", "a house by the lake"] * 5,
@@ -43,9 +30,64 @@ def folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = tiny_config(source_vocabulary=size, target_vocabulary=size, info="attention")
     model = Transformer(config)
-    system = build_system("wait-info")
+    system = build_system("wait-info", {"floor": False})
     save_model(tmp_path / "m", model, model.weights(), system, Vocabulary(tokenizer, tokenizer))
     return tmp_path / "m"
+
+
+def test_a_folder_gives_back_the_model(folder: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.model",
+    ]  # fmt: skip
+    loaded = load_model(folder, "cpu")
+    assert loaded.system.name == "wait-info" and loaded.system.options.floor is False
+    torch.manual_seed(0)
+    expected = Transformer(loaded.model.config).weights()
+    found = loaded.model.weights()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert loaded.model.source_embedding.weight is loaded.model.target_embedding.weight
+
+
+def test_run_folders_mean_their_best_model(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(WaitinfoError, match="not a model"):
+        load_model(run)
+    folder.rename(run / "last")
+    assert load_model(run).folder == run / "last"
+    (run / "last").rename(run / ".last.old")
+    assert load_model(run).folder == run / "last", "a swap that was cut off"
+    with pytest.raises(WaitinfoError, match="no such model"):
+        load_model(tmp_path / "nowhere")
+
+
+def test_bad_folders(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["ffn"] = 64
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WaitinfoError, match="do not fit config.json"):
+        load_model(folder)
+    (folder / "model.safetensors").write_bytes(b"\x80\x04pickle")
+    with pytest.raises(WaitinfoError, match="cannot be read as safetensors"):
+        load_model(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(WaitinfoError, match=r"config.json: cannot be read"):
+        load_model(folder)
+
+
+def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = {"big": torch.randn(100, 7), "small": torch.randn(3), "scalar": torch.tensor(2.0)}
+    save_weights(tmp_path, weights, part_bytes=500)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) > 3 and all(path.stat().st_size < 1000 for path in files)
+    loaded = load_stored(tmp_path)
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+    files[1].unlink()
+    with pytest.raises(WaitinfoError, match="found only . of . weight files"):
+        load_stored(tmp_path)
 
 
 @pytest.mark.parametrize("part_bytes", [None, 900])

@@ -1,4 +1,4 @@
-"""Prepared inputs of integer products: what they save, that every way computes the same bits."""
+"""Weights as integers, prepared inputs of their products, and that every way computes the same."""
 
 from __future__ import annotations
 
@@ -19,11 +19,26 @@ from waitinfo.model.integers.packing import (
     REPEATS,
     Preparation,
     Rounding,
+    dequantize,
     measure_inputs,
     quantize,
 )
 from waitinfo.model.native import KINDS, NativeMatrix
 from waitinfo.model.native.library import Library
+
+
+def test_rounding_error_is_at_most_half_a_step() -> None:
+    torch.manual_seed(0)
+    weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
+               "b": torch.randn(7)}  # fmt: skip
+    stored = quantize(weights)
+    assert stored["m"].dtype == torch.int8 and torch.equal(stored["b"], weights["b"])
+    back = dequantize(stored)
+    assert back.keys() == weights.keys()
+    step = weights["m"].abs().amax(1, keepdim=True) / 127
+    assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
+    # By hand: the largest value is 127 steps, a third of it is 42.
+    assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
 
 
 def prepared(center: list[float], repeated: list[int]) -> Preparation:

@@ -20,9 +20,8 @@ from waitinfo.serving import connection, rest, watching
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.rooms import Room, Rooms
 from waitinfo.serving.wire import Gathering
-from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.scheduler import Rounds
-from waitinfo.streaming.scheduler import Scheduler
+from waitinfo.streaming.asynchronous import AsyncStream, Progress
+from waitinfo.streaming.scheduler import Rounds, Scheduler
 
 PARTS, SEEDS = 8, 250  # 2,000 seeds
 MOST = 400  # seeds until a defect has been found
@@ -126,9 +125,7 @@ def a_change_is_missed(patch: Patch) -> None:
         channel.listener = notifier
         while not channel.over:
             await notifier.change_of(channel)
-            yield original(scheduler.collect(channel), not channel.busy)
-
-    from waitinfo.streaming.asynchronous import Batch as original
+            yield Progress(scheduler.collect(channel), not channel.busy)
 
     patch.setattr(AsyncStream, "batches", batches)
 

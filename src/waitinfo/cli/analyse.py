@@ -116,6 +116,7 @@ def analyse(options: AnalyseArguments) -> None:
     from waitinfo.cli.tables import summary_table
     from waitinfo.evaluation.curves import LATENCIES, check_axis
     from waitinfo.evaluation.plot import pyplot
+    from waitinfo.evaluation.points import UNLIKE, unlike
     from waitinfo.evaluation.quality import check_installed
 
     wanted = _wanted(options.what)
@@ -132,6 +133,8 @@ def analyse(options: AnalyseArguments) -> None:
     _make_store(options.out)
     with progress_bar() as progress:
         study = Study(main, others, x, {}, options.case, lines, progress=progress)
+        if unlike(subject.evaluation.model_facts for subject in (main, *others)):
+            study.notes.append(UNLIKE)
         study.taggers |= _taggers(options, wanted, main, progress)
         chosen = choose(study, wanted)
         try:

@@ -187,9 +187,24 @@ def _points(
         long = DocumentEvaluation(
             loaded, changed, documents, options.name, options.run, options.segment
         )
-        return [evaluate_documents(long, how, output, RESAMPLES, progress) for how in decodings]
-    evaluation = Evaluation(loaded, changed, options.name, options.run)
-    return [_point(evaluation, how, output, timing, options, progress) for how in decodings]
+        made = (evaluate_documents(long, how, output, RESAMPLES, progress) for how in decodings)
+    else:
+        short = Evaluation(loaded, changed, options.name, options.run)
+        made = (_point(short, how, output, timing, options, progress) for how in decodings)
+    points = []
+    for point in made:
+        points.append(point)
+        if len(decodings) > 1:  # the table comes when all are there
+            progress.note(_briefly(point))
+    return points
+
+
+def _briefly(point: Point) -> str:
+    lag = point["word"]["LAAL"]
+    unit = point.get("units", {}).get("target", "words")
+    lag = "" if lag is None else f", LAAL {lag:.2f} {unit}"
+    at = f"{point['set']}, {point['name']} at {point['dial']} = {point['k']:g}"
+    return f"{at}: BLEU {point['quality']['BLEU']:.2f}{lag}"
 
 
 def _conditions(options: EvaluateArguments) -> list[Condition]:

@@ -37,7 +37,7 @@ REASONS = {
 }
 
 
-class Idle(Exception):
+class Silent(Exception):
     """No text came for too long."""
 
 
@@ -87,7 +87,7 @@ class Connection(ABC):
             pass
         except Stalled:
             reason = "slow"
-        except Idle:
+        except Silent:
             reason = "idle"
         except Stopped:
             reason = self._why
@@ -172,7 +172,7 @@ class Connection(ABC):
         idle = self.hub.settings.idle
         while (quiet := live.quiet()) < idle:
             await asyncio.sleep(idle - quiet)
-        raise Idle
+        raise Silent
 
     async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""

@@ -143,7 +143,7 @@ class Word(Message):
     time: float = Field(description="Seconds since the stream was opened.")
 
 
-class Replay(Begin):
+class ResumePoint(Begin):
     """Keep it to resume: the path continues the former ones unless `sentence` has changed.
 
     Source text before `position` is done with.
@@ -164,7 +164,7 @@ class Words(Message):
     position: int = Field(description="Source characters read so far.")
     time: float
     trace: list[dict[str, Any]] | None = Field(None, description="READ and WRITE events.")
-    replay: Replay
+    replay: ResumePoint
 
 
 class Idle(Message):

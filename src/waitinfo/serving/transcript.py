@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
+from waitinfo.serving.protocol import Begin, Resume, ResumePoint, Word, Words
 from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState
@@ -306,10 +306,10 @@ class Transcript:
         self._written += 1
         return found
 
-    def _replay(self) -> Replay:
+    def _replay(self) -> ResumePoint:
         path, self._path = self._path, []
         begins = self._begins
-        return Replay(
+        return ResumePoint(
             **begins.model_dump(),
             path=path,
             read=0 if begins.sentence != self.sentence else self._tokens,
