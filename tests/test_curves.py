@@ -24,8 +24,9 @@ from waitinfo.evaluation.curves import (
     published_curves,
     published_settings,
 )
+from waitinfo.evaluation.plot import curve_style, style_numbers
 from waitinfo.evaluation.points import LATER, LATER_OF, read_points
-from waitinfo.systems import build_system
+from waitinfo.systems import SYSTEMS, build_system
 
 
 def curve(name: str, *pairs: tuple[float, float]) -> Curve:
@@ -149,6 +150,18 @@ def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Wait-info (published)" in out and "BLEU_lowercase above a" in out
 
 
+def test_points_of_models_of_unknown_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in (1, 3):
+        made = point("a", k, 2 * k, 20 + k)
+        made["model"]["parameters"] = None
+        (tmp_path / f"a-{k}.json").write_text(json.dumps(made))
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(tmp_path)])
+    assert not stop.value.code and re.search(r"│ a +│ +1 │ +│ +│", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(("tokens", "noted"), [(1000, False), (3000, True)])
 def test_models_that_are_not_trained_alike_are_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, noted: bool
@@ -211,3 +224,13 @@ def test_points_of_different_test_sets_are_not_compared(
     with pytest.raises(SystemExit) as stop:
         main(["compare", str(tmp_path), "--only", "a"])
     assert not stop.value.code
+
+
+def test_a_system_has_its_style_in_every_picture() -> None:
+    alone = dict(zip(SYSTEMS, style_numbers(list(SYSTEMS)), strict=True))
+    assert len(set(alone.values())) == len(SYSTEMS)
+    assert len({str(curve_style(number)) for number in range(30)}) == 30
+    some = ["student", "multipath", "wait-k catch_up=6", "wait-k catch_up=8", "mma"]
+    found = style_numbers(some)
+    assert found[1:3] == [alone["multipath"], alone["wait-k"]] and found[4] == alone["mma"]
+    assert len(set(found)) == len(some)

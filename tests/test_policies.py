@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engines import restless, sentences
 from tests.oracle import Unfinished, literal_weights
-from tests.test_decoder import restless, sentences
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import System, build_system

@@ -13,7 +13,7 @@ from waitinfo.analysis.drawing import legend_below
 from waitinfo.analysis.study import Study, Subject, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell, titled
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, plain
+from waitinfo.evaluation.plot import COLOURS, curve_style, plain, style_numbers
 from waitinfo.text.tokenizer import SPACE, Tokenizer
 
 NAME, TITLE = "case", "Case study"
@@ -303,8 +303,11 @@ def draw_staircase(plt: Any, found: Numbers) -> Any:
     else:
         figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     mark = min(4.0, 0.7 * 72 * min(tread, rise))
-    for number, subject in enumerate(subjects):
-        draw_steps(axes, subject, number, mark if mark > 1.2 else 0, places(subject, source))
+    mark = mark if mark > 1.2 else 0.0
+    styles = map(curve_style, style_numbers([subject["name"] for subject in subjects]))
+    for number, (subject, style) in enumerate(zip(subjects, styles, strict=True)):
+        size = mark if number else 1.4 * mark  # the first is seen under the second
+        draw_steps(axes, subject, style, size, places(subject, source))
     label_tokens(axes, source, tread)
     if any(not same_tokens(subject["source"], source) for subject in subjects):
         note = f"those of {subjects[0]['name']}; other vocabularies where as much text is read"
@@ -364,21 +367,16 @@ def text_ends(source: Sequence[Numbers]) -> list[float]:
 
 
 def draw_steps(
-    axes: Any, subject: Numbers, number: int, mark: float, reads: Sequence[float]
+    axes: Any, subject: Numbers, style: dict[str, Any], mark: float, reads: Sequence[float]
 ) -> None:
     """Up for every token written, to the right for every token read."""
-    colour = COLOURS[number % len(COLOURS)]
     xs, ys = [1.0], [0]
     for count, read in enumerate(reads, 1):
         xs += [read, read]
         ys += [count - 1, count]
-    dashes = DASHES[number % len(DASHES)]
-    axes.plot(
-        xs, ys, color=colour, linewidth=1.4, linestyle=dashes,
-        label=plain(titled(subject["name"], subject["k"])),
-        marker=MARKS[number % len(MARKS)] if mark else None, markevery=(2, 2),
-        markersize=mark if number else 1.4 * mark,  # the first is seen under the second
-    )  # fmt: skip
+    marked = {"marker": style["marker"] if mark else None, "markersize": mark, "markevery": (2, 2)}
+    label = plain(titled(subject["name"], subject["k"]))
+    axes.plot(xs, ys, label=label, **style | marked)
 
 
 def label_tokens(axes: Any, source: Sequence[Numbers], tread: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.drawing import curve_style, legend_below, short_title
+from waitinfo.analysis.drawing import legend_below, short_title
 from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import (
@@ -22,7 +22,7 @@ from waitinfo.analysis.summaries import (
     quantile_bins,
     titled,
 )
-from waitinfo.evaluation.plot import plain
+from waitinfo.evaluation.plot import curve_style, plain, style_numbers
 from waitinfo.evaluation.quality import score, sentence_scores
 from waitinfo.evaluation.trace import Units
 from waitinfo.progress import Progress, Silent
@@ -212,6 +212,7 @@ def largest(found: Numbers, names: Sequence[str]) -> Table:
 
 def draw_difficulty(plt: Any, found: Numbers) -> Any:
     figure, panels = plt.subplots(2, 2, figsize=(7.2, 5.2), layout="constrained", sharex="col")
+    styles = style_numbers([subject["name"] for subject in found["subjects"]])
     titles = {"length": "words of the source", "crossings": "share of crossing alignments"}
     for column, (feature, label) in enumerate(titles.items()):
         bins = found[feature]
@@ -219,7 +220,8 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
             for row, field in enumerate(("BLEU", "latency")):
                 panels[row, column].plot(
                     [b["mean"] for b in bins], [b["subjects"][number][field] for b in bins],
-                    label=plain(titled(subject["name"], subject["k"])), **curve_style(number),
+                    label=plain(titled(subject["name"], subject["k"])),
+                    **curve_style(styles[number]),
                 )  # fmt: skip
         panels[1, column].set_xlabel(f"{label} (quarters)")
     panels[0, 0].set_ylabel("BLEU")

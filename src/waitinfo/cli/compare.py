@@ -57,7 +57,9 @@ class CompareArguments:
     bands: Annotated[
         bool, typer.Option("--bands/--no-bands", help="Show confidence intervals.")
     ] = True
-    title: Annotated[str, typer.Option(help="Title of the figure.")] = ""
+    title: Annotated[
+        str, typer.Option(help="Title of the figure [default: name of the test set].")
+    ] = ""
 
 
 def compare(options: CompareArguments) -> None:
@@ -109,7 +111,8 @@ def compare(options: CompareArguments) -> None:
     if options.paired:
         tables.paired(curves, baseline, x, y)
     if options.out is not None:
-        draw(curves, x, y, options.out, options.title, options.labels, options.bands)
+        title = options.title or points[0]["set"]
+        draw(curves, x, y, options.out, title, options.labels, options.bands)
         note(f"drawn: {options.out}")
 
 

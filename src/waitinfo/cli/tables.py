@@ -205,7 +205,8 @@ def models(curves: Sequence[Curve]) -> None:
         table.add_column(column, justify="left" if column == "system" else "right")
     for curve in own:
         trained = ", ".join(f"{n:,} × {tokens:,}" for n, tokens in sorted(curve.trainings))
-        table.add_row(escape(curve.name), str(curve.runs), f"{curve.parameters:,}", trained)
+        size = "" if curve.parameters is None else f"{curve.parameters:,}"
+        table.add_row(escape(curve.name), str(curve.runs), size, trained)
     print_table(table, "models")
     if unlike(point["model"] for curve in own for made in curve.points for point in made.points):
         note(UNLIKE)

@@ -80,9 +80,9 @@ class Curve:
 
     @property
     def parameters(self) -> int | None:
-        """Parameters of the largest model; None for published curves."""
-        points = [point for made in self.points for point in made.points]
-        return max((point["model"]["parameters"] for point in points), default=None)
+        """Parameters of the largest model; None where they are not known."""
+        models = [point["model"] for made in self.points for point in made.points]
+        return max((model["parameters"] for model in models if model["parameters"]), default=None)
 
     @property
     def xs(self) -> list[float]:

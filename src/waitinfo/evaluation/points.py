@@ -184,7 +184,7 @@ def unlike(models: Iterable[dict[str, Any]]) -> bool:
     """Whether models, as points describe them, differ in size or in what they were trained on."""
     found = list(models)
     trained = [m["updates"] * m["tokens_per_update"] for m in found if m.get("updates")]
-    sizes = [model["parameters"] for model in found]
+    sizes = [model["parameters"] for model in found if model["parameters"]]
     return any(max(each, default=0) > SIMILAR * min(each, default=0) for each in (trained, sizes))
 
 

@@ -155,7 +155,7 @@ WORD = re.compile(r"(?<![\w/=&?@.#\\])[^\W\d_]+(?:['’][^\W\d_]+)?(?![\w/=&@(])
 LEAST_HITS = 4  # frequent words of the other language
 LEAST_DISTINCT = 3  # different ones
 LEAST_SHARE = 0.2  # of all words
-OWN_SHARE = 0.2  # at most so many of the expected language for each of the other
+OWN_SHARE = 0.2  # of the expected language, at most, for each word of the other
 LEAST_LETTERS = 12  # of another script; a Chinese or Japanese one counts as three
 SCRIPT_SHARE = 0.75  # of all letters
 ENOUGH = 200  # words after which a watch is over

@@ -166,14 +166,14 @@ class Steps:
         ):
             kept[slot] = torch.where(final[:, None], before, after.to(kept.dtype))
 
-    def _rows(self, inputs: Tensor) -> _Row:
+    def _rows(self, inputs: Tensor) -> _Rows:
         state = self.state
         slot, length, encoded, flags = inputs[:4].long().unbind(0)
         fresh = (flags & RESTARTED).bool()[:, None]
         counts = torch.where(fresh, 0, state.counts[slot])
         sums = torch.where(fresh, 0.0, state.sums[slot])
         patience, forced, due = inputs[5:].long().unbind(0)
-        return _Row(
+        return _Rows(
             slot=slot,
             forced=forced,
             due=due,
@@ -200,7 +200,7 @@ class Steps:
         info = self.state.next_info
         return None if info is None else torch.where(fresh, 1.0, info[slot])
 
-    def _read_on(self, row: _Row, window: int) -> Tensor:
+    def _read_on(self, row: _Rows, window: int) -> Tensor:
         """READ as far as needed or possible; [R] which rows may WRITE then.
 
         The policy is asked about all numbers of tokens within the window at once.
@@ -242,7 +242,7 @@ class Steps:
         row.read = row.read + moved
         return ready
 
-    def _looping(self, row: _Row, tokens: Tensor) -> Tensor:
+    def _looping(self, row: _Rows, tokens: Tensor) -> Tensor:
         """[R] whether a token would go on with a loop; notes the runs with it."""
         state, periods = self.state, self.state.periods
         if not self.cuts_loops:
@@ -254,7 +254,7 @@ class Steps:
         most = state.repeats[row.slot, row.read][:, None]
         return is_loop(runs, periods, most).any(1) & ~row.is_forced
 
-    def _policy(self, row: _Row) -> PolicyState:
+    def _policy(self, row: _Rows) -> PolicyState:
         """What the policy is asked about."""
         counts = row.k, row.read, row.written, row.complete, row.source_info, row.target_info
         policy = PolicyState(*counts)
@@ -273,7 +273,7 @@ class Steps:
             asked["memory"] = memory
         return asked
 
-    def _step(self, row: _Row, policy: PolicyState, bounds: Bounds) -> tuple[Step, Tensor]:
+    def _step(self, row: _Rows, policy: PolicyState, bounds: Bounds) -> tuple[Step, Tensor]:
         """The best next token of every row, from the source it has read; and all logits."""
         model, asks, read = self.model, self.system.asks, row.read.clamp_min(1)
         info = None if row.info is None else row.info[:, None]
@@ -350,14 +350,14 @@ class Steps:
         table = self.state.target_positions
         return self.model.embed_target(tokens[:, None], at[:, None], table)
 
-    def _source_info(self, row: _Row) -> Tensor:
+    def _source_info(self, row: _Rows) -> Tensor:
         """Info of the next source token of every row."""
         if self.model.source_info is None:
             return torch.zeros_like(row.source_info)
         place = row.read.clamp_max(self.state.info.shape[1] - 1)
         return self.state.info[row.slot, place].double()
 
-    def _store(self, row: _Row, wrote: Tensor, step: Step, following: Embedded) -> None:
+    def _store(self, row: _Rows, wrote: Tensor, step: Step, following: Embedded) -> None:
         state = self.state
         columns = [row.read, row.written, row.least, row.refused, row.ended.long()]
         state.counts[row.slot] = torch.stack(columns, 1)
@@ -385,7 +385,7 @@ def _carried(extras: list[AttentionReport | None]) -> Iterator[Tensor]:
 
 
 @dataclass
-class _Row:
+class _Rows:
     """The state of R rows; [R] each."""
 
     slot: Tensor
