@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import socket as sockets
 import sys
 import threading
 import warnings
@@ -94,7 +95,9 @@ def test_what_clients_do_wrong_is_no_error_of_the_server(lines: Any) -> None:
         for sent in (post(b"/translate", b"x" * 100)[:-50], b"\x16\x03\x01\r\n\r\n"):
             connection = server.dial()
             connection.sendall(sent)
-            wait_for(lambda: server.server.server_state.connections)
+            connection.shutdown(sockets.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
             connection.close()
         wait_for(lambda: not server.server.server_state.connections)
     assert not [line for line in lines() if line["level"] in ("error", "warning")]
