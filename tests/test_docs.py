@@ -62,6 +62,7 @@ def prelude(folder: Path) -> dict[str, Any]:
     return {"__name__": "__main__", "microphone": lambda: " ".join(SENTENCES).split()}
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("page", [p for p in GUIDES if any(fenced(p, "python"))], ids=title)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a page run one after the other and share their names; they may `await`."""

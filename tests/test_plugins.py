@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,10 @@ import pytest
 from tests.commands import called
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import CROSS_ATTENTIONS
 from waitinfo.systems import SYSTEMS, build_system, load_plugins
 from waitinfo.trained.saving import save_model
+
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 SLOW = """
 from waitinfo.systems.wait_k import WaitK
@@ -25,18 +25,6 @@ class {cls}(WaitK):
     def ready(self, state):
         return state.complete | (state.read >= 2 * (state.written + state.k))
 """
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is forgotten after it."""
-    SYSTEMS.load()
-    monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
-    monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
-    before = dict(CROSS_ATTENTIONS)
-    yield
-    for name in set(CROSS_ATTENTIONS) - set(before):
-        del CROSS_ATTENTIONS[name]
 
 
 def plugin(folder: Path, text: str, name: str = "slow") -> Path:

@@ -49,6 +49,30 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
     assert scored["ATD"] != pytest.approx(found["ATD"], abs=1e-3)
 
 
+POLICIES = {"local-agreement": 2, "alignatt": 2, "confidence": 0.1, "punctuation": 3}
+
+
+@pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
+def test_other_policies_write_alike(run: Path, tool: Path) -> None:
+    """The agent, word by word, and the batched decoder: for a model of another system."""
+    text = "--source", run / "test.de"
+    calls = [
+        ["--agent-class", "waitinfo.simuleval.Agent", "--model", run / "run",
+         "--decoding-system", system, "--k", k, *text, "--target", run / "test.en",
+         "--no-progress-bar", "--no-scoring", "--latency-metrics", *METRICS]
+        for system, k in POLICIES.items()
+    ]  # fmt: skip
+    for (system, k), (_, texts, delays) in zip(
+        POLICIES.items(), simuleval(tool, *calls), strict=True
+    ):
+        done_quietly("evaluate", "--model", run / "run", "--system", system, "--k", k, *text,
+                     "--reference", run / "test.en", "--out", run / "others")  # fmt: skip
+        logged = (run / "others" / f"{system}-{k}" / "instances.log").read_text("utf-8")
+        found = [json.loads(line) for line in logged.splitlines()]
+        assert texts == [line["prediction"] for line in found]
+        assert delays == [line["delays"] for line in found]
+
+
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_the_command_itself(run: Path, tool: Path) -> None:
     """`simuleval --agent-class …` from the command line, with an output folder."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +61,13 @@ def test_a_whole_source_update_builds_one_bias(
 
 
 @pytest.fixture
-def documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[System]]:
+def documented(own_registry: None) -> type[System]:
     """The system in docs/systems.md, from the code on that page."""
-    SYSTEMS.load()
-    monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
-    monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
     page = (ROOT / "docs" / "systems.md").read_text("utf-8")
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "WindowWaitK" in c]
     names: dict = {"__name__": "__main__"}
     exec(compile(code, "docs/systems.md", "exec"), names)
-    try:
-        yield names["WindowWaitK"]
-    finally:
-        del CROSS_ATTENTIONS["window"]
+    return names["WindowWaitK"]
 
 
 def test_the_documented_system_trains_and_streams(

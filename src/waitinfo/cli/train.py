@@ -37,6 +37,10 @@ class TrainArguments(PluginOptions):
     settings: Annotated[
         list[str], typer.Option("--set", help="section.key=value, over the recipe.")
     ] = field(default_factory=list)
+    like: Annotated[
+        Path | None,
+        typer.Option(help="Repeat this run, with what else is given: another --system or seed."),
+    ] = None
     max_minutes: Annotated[
         float | None, typer.Option(help="Finish within this time, with the learning rate decayed.")
     ] = None
@@ -71,11 +75,13 @@ def train(options: TrainArguments) -> None:
 
         waitinfo train --config recipes/tiny.toml --data corpus --out run
 
+        waitinfo train --like run --system multipath --out multipath-run
+
         waitinfo train --out run --resume
     """
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
-    from waitinfo.training.run_folder import merge
+    from waitinfo.training.run_folder import merge, settings_like
 
     options.load_plugins()
     flags: dict[str, Any] = {
@@ -93,7 +99,9 @@ def train(options: TrainArguments) -> None:
         )
         or None,
     }
-    values = merge(read_toml(options.config) if options.config else {}, _given(flags))
+    values = settings_like(options.like, options.system) if options.like else {}
+    values = merge(values, read_toml(options.config) if options.config else {})
+    values = merge(values, _given(flags))
     values = apply_settings(values, options.settings)
     training.train(values, options.out, options.resume, _display(), options.config)
 

@@ -18,9 +18,9 @@ from waitinfo.text.scripts import mostly_unspaced
 from waitinfo.text.similarity import SIMILARITIES
 
 SHORT = 10  # tokens below which the length ratio says nothing
-COPIED_WORDS, COPIED_SHARE = 5, 0.8  # so many words, of which such a share is in the source
+COPIED_WORDS, COPIED_SHARE = 5, 0.8  # of a copy: at least; share in the source
 WORD = re.compile(r"[^\W\d_]+")
-# How often a group of so many words, or letters, may follow itself; longer ones: the last entry.
+# How often a group of 1, 2, … words, or letters, may follow itself; the last entry: longer groups.
 WORD_REPEATS, LETTER_REPEATS = (3, 2, 2, 1), (5, 4, 3, 3, 2)
 LONGEST_GROUP = 12
 

@@ -247,7 +247,7 @@ class Transformer(nn.Module):
         padding = torch.arange(source.x.shape[1], device=lengths.device) >= lengths[:, None]
         bias = torch.zeros(padding.shape, device=lengths.device)
         bias = bias.masked_fill(padding, -torch.inf)[:, None, None]  # [B, 1, 1, S]
-        if self.config.info_self_attention and source.info is not None:
+        if self.config.info_self_attention and source.info is not None:  # as in `self_bias`
             bias = bias + torch.diag_embed(source.info - 1)[:, None]
         return SelfView(bias)
 

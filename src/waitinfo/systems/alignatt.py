@@ -30,7 +30,7 @@ class AlignAttOptions(SystemOptions):
 class AlignAtt(Policy):
     name = "alignatt"
     summary = "writes while attention stays away from the last f source tokens; any plain model"
-    dial = Dial("f", 2, help="newest source tokens that attention must stay away from")
+    dial = Dial("f", 4, help="newest source tokens that attention must stay away from")
     asks = ("attention",)
     Options = AlignAttOptions
     options: AlignAttOptions

@@ -12,7 +12,7 @@ class Confidence(Policy):
     name = "confidence"
     summary = "writes when the best token is probable enough; any plain model"
     dial = Dial(
-        "probability", 0.6, minimum=0.0, maximum=1.0, whole=False,
+        "probability", 0.5, minimum=0.0, maximum=1.0, whole=False,
         help="minimum probability of a token that is written",
     )  # fmt: skip
     asks = ("logits",)

@@ -15,7 +15,7 @@ from waitinfo.systems.policy import Policy
 class LocalAgreement(Policy):
     name = "local-agreement"
     summary = "writes what two successive prefixes of the source agree on; any plain model"
-    dial = Dial("k", 2, help="source tokens from one prefix to the next")
+    dial = Dial("k", 3, help="source tokens from one prefix to the next")
     asks = ("before",)
 
     @for_arrays

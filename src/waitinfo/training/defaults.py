@@ -191,7 +191,7 @@ class Trial:
         self.tokens = max(64, min(1024, TRIAL // self.parameters))
 
     def seconds(self, tokens: int | None = None, most: float | None = None) -> float:
-        """Median seconds of an update with one batch of so many tokens.
+        """Median seconds of an update with one batch of `tokens` tokens.
 
         If the first update takes longer than `most`, its time is returned and no other is made.
         """

@@ -25,6 +25,7 @@ from waitinfo.training.building import starting_model
 from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
 from waitinfo.training.defaults import choose_settings, observe
 from waitinfo.training.distributed import ProcessGroup
+from waitinfo.training.schedule import TIMED_COOLDOWN
 
 RUN = "run.json"
 LOCK = ".lock"
@@ -64,6 +65,32 @@ def begin_run(
             _write(out, record, corpus, recipe)
         processes.wait()
         yield run, corpus
+
+
+def settings_like(run: Path, system: str | None = None) -> dict[str, Any]:
+    """The settings of a run, to train another one on the same text, in as many updates.
+
+    A timed run becomes one of its number of updates. Another system has its own options.
+    """
+    try:
+        record = json.loads((run / RUN).read_text("utf-8"))
+        resolved = record["resolved"]
+        training = {**resolved["training"], "pause_minutes": 0}
+        if training["max_minutes"]:
+            lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+            training["updates"] = max(json.loads(line)["update"] for line in lines)
+            training["cooldown"] = training["cooldown"] or TIMED_COOLDOWN
+            training["max_minutes"] = 0
+    except (OSError, ValueError, KeyError) as error:
+        raise WaitinfoError(f"--like {run}: is no folder of a run ({error})") from None
+    same = system in (None, resolved["system"]["name"])
+    return {
+        "data": resolved["data"],
+        "size": resolved["size"],
+        "system": resolved["system"] if same else {"name": system},
+        "model": record["given"].get("model", {}),
+        "training": training,
+    }
 
 
 def fit_settings(

@@ -161,7 +161,7 @@ class Updater:
     def _run_graphed(
         self, graphs: GraphedUpdates, item: UpdateBatches, update: int
     ) -> dict[str, Tensor]:
-        """The same, replayed where the like of a batch was recorded."""
+        """The same; replayed if a batch of the same shape was recorded."""
         if self.gradients:
             return self._run_summed(graphs, self.gradients, item, update)
         ((place, batch),) = item.batches

@@ -130,7 +130,7 @@ class Rounding:
 
 SENTENCES, LENGTH = 64, 24
 PASSES = 2  # that make the translations
-REPEATS = 4  # per product: as many inputs are multiplied together
+REPEATS = 4  # repeated inputs of a product: as many as are multiplied together
 CENTER_STEP = 2.0**-12  # so that products with 8-bit weights add up exactly in float64
 PREPARED = ("project", "out", "queries", "inner")  # matrices whose inputs have both signs
 

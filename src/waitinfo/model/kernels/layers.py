@@ -1,4 +1,4 @@
-"""The parts of a layer besides attention, and their gradients: residuals with norms, and ReLU."""
+"""Residuals with norms, and linear maps with ReLU, with their gradients."""
 
 from __future__ import annotations
 

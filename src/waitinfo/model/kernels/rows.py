@@ -21,10 +21,10 @@ from waitinfo.model.cache import PagedCache, Pages
 from waitinfo.model.info import SMALLEST_WEIGHT
 from waitinfo.text.special import BOS, PAD
 
-FEW_ROWS = 4  # up to so many, products are computed here
+FEW_ROWS = 4  # with at most this many rows, products are computed here
 KEYS = 64  # keys of one turn: most sentences need one
 TILE = 8192  # weights that a program holds
-PROGRAMS = 128  # a product should have about as many, if it is large enough
+PROGRAMS = 128  # of a large product, about
 CHOICES = 4096  # logits of one turn
 NO_BIAS, DIAGONAL, CONSISTENCY = range(3)  # what attention adds to its scores
 
