@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 from measurements import save
-from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.integers.conversion import integer_model, native_model
 from waitinfo.model.integers.matrix import IntegerMatrix
@@ -39,6 +38,7 @@ from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.memory import WRITTEN
 from waitinfo.systems import System, build_system
+from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import load_model
 
@@ -46,6 +46,44 @@ VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
+
+
+class Uncached:
+    """Decoding that recomputes the whole prefix at every step, as published implementations do."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    def _row(self, tokens: list[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self.model.device)
+
+    @torch.inference_mode()
+    def step(self, read: list[int], written: list[int], path: list[int]) -> int:
+        """The best next token."""
+        model = self.model
+        encoded = model.encode(model.embed_source(self._row(read)), self._row([len(read)])[0])
+        target = model.embed_target(self._row([BOS, *written]))
+        decoded = model.decode(target, encoded, self._row(path))
+        logits = model.logits(decoded.states[:, -1])
+        logits[:, [PAD, BOS]] = -torch.inf
+        return int(logits.argmax(-1))
+
+
+def uncached_sentence(
+    model: Transformer, source: list[int], k: int, count: int, reads: bool
+) -> None:
+    """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
+    reference = Uncached(model)
+    tokens, written, path = [*source, EOS], [], []
+    read = 0
+    while len(written) < count:
+        if read < min(k + len(written), len(tokens)):
+            read += 1
+            if reads:
+                reference.step(tokens[:read], written, [*path, read])
+            continue
+        path.append(read)
+        written.append(reference.step(tokens[:read], written, path))
 
 
 def build(size: str, device: str, dtype: str) -> Transformer:

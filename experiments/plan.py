@@ -25,16 +25,16 @@ from experiments.schedule import Job
 
 TARGETS = HERE / "targets"
 BESIDE = 0.4  # how much longer a run takes for every other one beside it; six on an H200
-Stage = dict[str, Any]
+TargetStage = dict[str, Any]
 
 
-def read_targets(path: Path) -> dict[str, list[Stage]]:
+def read_targets(path: Path) -> dict[str, list[TargetStage]]:
     """The stages of every target."""
     found = tomllib.loads(path.read_text("utf-8"))
     return {name: target["stages"] for name, target in found.items()}
 
 
-def known_targets() -> dict[str, list[Stage]]:
+def known_targets() -> dict[str, list[TargetStage]]:
     """All targets here by their names, and those of each file by the file's name."""
     files = {path.stem: read_targets(path) for path in sorted(TARGETS.glob("*.toml"))}
     found = {name: [stage for each in targets.values() for stage in each]
@@ -44,7 +44,7 @@ def known_targets() -> dict[str, list[Stage]]:
     return found
 
 
-def trains(stage: Stage) -> bool:
+def trains(stage: TargetStage) -> bool:
     return "experiment" in stage and not stage.get("last")
 
 
@@ -52,7 +52,7 @@ def trains(stage: Stage) -> bool:
 class Plan:
     """The jobs of some stages."""
 
-    stages: list[Stage]
+    stages: list[TargetStage]
     data: Path
     work: Path
     results: Path = RESULTS
@@ -62,13 +62,13 @@ class Plan:
     changes: list[str] = field(default_factory=list)  # of every training run, for rehearsals
     sentences: int = 0  # of an analysis; 0 for all
 
-    def experiment(self, stage: Stage, seed: int, dry: bool = False) -> Experiment:
+    def experiment(self, stage: TargetStage, seed: int, dry: bool = False) -> Experiment:
         return Experiment.read(
             stage["experiment"], self.data, self.work, self.results,
             seed=seed, device=self.device, sets=self.sets, dry=dry, changes=self.changes,
         )  # fmt: skip
 
-    def scored(self, stage: Stage, run: str, seed: int) -> bool:
+    def scored(self, stage: TargetStage, run: str, seed: int) -> bool:
         """Whether the results have all points of a run."""
         experiment = self.experiment(stage, seed)
         return all(map(experiment.scored, experiment.chosen(run)))
@@ -88,7 +88,7 @@ class Plan:
 
     def preparations(self) -> Iterator[Job]:
         """The corpora of all runs that are still to be made."""
-        together: dict[str, list[Stage]] = {}
+        together: dict[str, list[TargetStage]] = {}
         for stage in filter(trains, self.stages):
             together.setdefault(stage["experiment"], []).append(stage)
         for name, same in together.items():
@@ -114,7 +114,7 @@ class Plan:
                 for seed in stage["seeds"]:
                     yield Job(stage["experiment"], self.worker(stage, stage["runs"], seed))
 
-    def worker(self, stage: Stage, runs: str, seed: int) -> list[str]:
+    def worker(self, stage: TargetStage, runs: str, seed: int) -> list[str]:
         """The command that makes some runs in a process of its own."""
         command = [sys.executable, "-m", "experiments.run", stage["experiment"], str(self.data),
                    str(self.work), "--results", str(self.results), "--device",
@@ -123,7 +123,7 @@ class Plan:
         command += ["--sets", ",".join(self.sets)] if self.sets else []
         return [*command, "--set", *self.changes] if self.changes else command
 
-    def analysis(self, stage: Stage) -> list[str]:
+    def analysis(self, stage: TargetStage) -> list[str]:
         name = stage["analyse"]
         model = str(self.work / name) if "/" in name else name
         sides = stage.get("sides", ["de", "en"])
@@ -134,7 +134,7 @@ class Plan:
                 "--device", "cpu",  # where bundled models are integers
                 *self.filled(stage.get("options", [])), *limit]  # fmt: skip
 
-    def collection(self, stage: Stage) -> list[str]:
+    def collection(self, stage: TargetStage) -> list[str]:
         return [sys.executable, "-m", "experiments.collect", "analysis",
                 str(self.work / stage["out"]), str(self.results / stage["into"]),
                 "--name", Path(stage["out"]).name]  # fmt: skip

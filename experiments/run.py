@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.chain import CHAINS, run_chain
 from experiments.experiment import RESULTS, SETTINGS, read_experiment
-from experiments.plan import Plan, Stage, known_targets, read_targets
+from experiments.plan import Plan, TargetStage, known_targets, read_targets
 from experiments.schedule import Schedule
-from experiments.stages import CHAINS, run_chain
 
 
 def kind_of(name: str) -> str:
@@ -42,7 +42,7 @@ def kind_of(name: str) -> str:
     sys.exit(f"unknown name '{name}'; choose from: {', '.join(sorted({*known, *known_targets()}))}")
 
 
-def stages_of(name: str, given: argparse.Namespace) -> list[Stage]:
+def stages_of(name: str, given: argparse.Namespace) -> list[TargetStage]:
     """The stages of an experiment or of targets."""
     if kind_of(name) == "targets":
         if name.endswith(".toml"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments import stages as chain
+from experiments import chain
 from experiments.bundle import __main__ as bundle
 from experiments.bundle import card as cards
 from experiments.pages.tables import RESULTS

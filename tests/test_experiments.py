@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from experiments import run
+from experiments.chain import read_chain
 from experiments.experiment import SETTINGS, Experiment, read_experiment
 from experiments.pages.tables import RESULTS, points_of
-from experiments.stages import read_chain
 from tests.commands import parsed
 from tests.conftest import toy_pairs
 from tests.experiment_commands import ROOT, commands_of

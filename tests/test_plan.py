@@ -14,14 +14,14 @@ import pytest
 from experiments import collect
 from experiments.experiment import RESULTS, read_experiment
 from experiments.pages.tables import points_of
-from experiments.plan import BESIDE, TARGETS, Plan, Stage, known_targets, trains
+from experiments.plan import BESIDE, TARGETS, Plan, TargetStage, known_targets, trains
 from experiments.schedule import Job, Schedule
 from tests.commands import parsed
 
-STAGE: Stage = {"experiment": "multi30k-ablations", "minutes": 1.0, "seeds": [1, 2]}
+STAGE: TargetStage = {"experiment": "multi30k-ablations", "minutes": 1.0, "seeds": [1, 2]}
 
 
-def plan(stages: list[Stage], folder: Path, **options: Any) -> Plan:
+def plan(stages: list[TargetStage], folder: Path, **options: Any) -> Plan:
     return Plan(stages, folder / "data", folder / "work", **{"results": folder, **options})
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bundle.card import Facts, make_card
+from experiments.chain import Chain, read_chain, settings
 from experiments.experiment import summarise_run
 from experiments.pages.bundled import bundled
 from experiments.pages.tables import RESULTS, ROOT, numbers_of, write
-from experiments.stages import Chain, read_chain, settings
 from waitinfo.evaluation.points import Point, read_file
 from waitinfo.trained.folder import fingerprint, read_config, resolve_model
 

@@ -15,7 +15,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Client, Refusal
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.live import Live
-from waitinfo.serving.logs import log, logger
+from waitinfo.serving.logs import begin_session, failed, log
 from waitinfo.serving.protocol import Malformed
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
@@ -57,14 +57,16 @@ class Connection(ABC):
         self.live: Live | None = None
         self.seat: Seat | None = None  # in the room where the stream speaks
         self._stop = asyncio.Event()
+        self.name = ""  # in the logs
         self._why = "closing"
         self._slowed = False
 
     @classmethod
     async def serve(cls, socket: WebSocket, hub: Hub) -> None:
         """Answer a request for a WebSocket."""
+        session = begin_session()
         try:
-            client = hub.admit(socket.headers, socket.query_params)
+            client = hub.admit(socket)
             hub.check_space()
             client.enter(hub.settings.retry)
         except Refusal as refusal:
@@ -74,6 +76,7 @@ class Connection(ABC):
         try:
             await socket.accept(choose(socket, *cls.subprotocols))
             connection = cls(socket, hub, client)
+            connection.name = session
             with hub.connection(connection):
                 await connection._run()
         finally:
@@ -111,7 +114,7 @@ class Connection(ABC):
             message, code = str(error), getattr(error, "code", code)
         else:
             message = "an error of the server"
-            logger.error("a connection failed", exc_info=error)
+            failed("a connection failed", error)
         with suppress(Gone, Stalled):
             await self.error(code, message, None, fatal=True)
 

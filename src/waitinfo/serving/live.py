@@ -30,6 +30,8 @@ class Live:
         tokenizer = served.translator.vocabulary.target
         self.transcript = Transcript(tokenizer, resume, stream.dial_state, stream.memory)
         self.ended = False  # no more text will come
+        self._began = self._now()
+        self._spoken = resume is not None  # whether any text has come
         self.worked_off = True  # all that can be done without more text has been done
         self._mark: int | None = None  # id of the newest text
         self._surrogates = Surrogates()
@@ -77,6 +79,7 @@ class Live:
         if self.ended:
             raise WaitinfoError("this stream has been ended")
         text = self._surrogates.add(text)
+        self._spoken = self._spoken or bool(text.strip())
         source = self.transcript.source
         if source.longest_word(text) > (longest := self.hub.settings.word):
             raise WaitinfoError(f"a word may have {longest:,} characters; the text was not taken")
@@ -146,6 +149,11 @@ class Live:
     def quiet(self) -> float:
         """Seconds since there was something to do for the stream; 0 while there is."""
         return self._now() - self._active if self.worked_off else 0.0
+
+    @property
+    def silent(self) -> float:
+        """Seconds since it was opened without any text; -1 once some has come."""
+        return -1.0 if self._spoken else self._now() - self._began
 
     @property
     def k(self) -> float | None:

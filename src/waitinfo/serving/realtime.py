@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.connection import Connection
-from waitinfo.serving.guards import Refusal
 from waitinfo.serving.live import Live
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, Words, explain, parse_json
@@ -80,8 +79,7 @@ class RealtimeConnection(Connection):
 
     async def session(self) -> str:
         served = self.hub.models.find(self.socket.query_params.get("model"))
-        if served.free <= 0:
-            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        self.hub.check_free(served)
         live = self.live = Live.open(self.hub, served, self.client)
         await self._send("session.created", session=self._describe(live))
         await self.both(live, self._write(live))
@@ -90,6 +88,7 @@ class RealtimeConnection(Connection):
     def _describe(self, live: Live) -> dict[str, Any]:
         languages = live.served.languages
         return {
+            "id": self.name,
             "type": "translation",
             "model": live.served.name,
             "audio": {"output": {"language": languages.target}},

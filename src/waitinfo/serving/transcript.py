@@ -16,6 +16,7 @@ from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
 from waitinfo.text.tokenizer import Tokenizer
 
 END_OF_SENTENCE = "</s>"
+SPACES = 64  # that are kept between two words
 
 
 class SourceText:
@@ -52,11 +53,22 @@ class SourceText:
         self.received += len(text)
         self._text = self._text[self._at :] + text
         self._at = 0
+        self._skip_spaces()
         letters = len(UNSPACED.findall(text))
         words = (self._open + text).split()
         last = words.pop() if words and not separates(text[-1:] or self._open[-1]) else ""
         self._open = "" if is_unspaced(last) else last
         return letters + sum(not is_unspaced(word) for word in words)
+
+    def _skip_spaces(self) -> None:
+        """Forget all but the last of many spaces: no word may ever come that takes them along."""
+        if self._heard or len(self._text) <= SPACES or not separates(self._text[SPACES]):
+            return
+        end = next((n for n, char in enumerate(self._text) if not separates(char)), None)
+        count = (len(self._text) if end is None else end) - 1
+        if count >= SPACES:
+            self._text = self._text[count:]
+            self.position += count
 
     def cut(self) -> int:
         """A word ends here, whatever follows."""

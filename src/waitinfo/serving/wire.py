@@ -218,6 +218,10 @@ class WebSocketProtocol(Base):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(Gathering(transport))  # type: ignore[arg-type]
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.config.app.state.hub.visitors.leave(self.client[0] if self.client else "")
+
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)  # type: ignore[misc]
         if (scope := getattr(self, "scope", None)) is not None:
