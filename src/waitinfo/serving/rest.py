@@ -242,11 +242,11 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked:
     """The fields of a body, read on a thread if they are many."""
-    arguments = kind, body, kind_of, hub.settings.texts
+    texts = hub.settings.texts
     async with _turn(hub, len(body)):
         if len(body) < SMALL:
-            return parse_fields(*arguments)
-        return await asyncio.to_thread(parse_fields, *arguments)
+            return parse_fields(kind, body, kind_of, texts)
+        return await asyncio.to_thread(lambda: parse_fields(kind, body, kind_of, texts))
 
 
 def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> Asked:
