@@ -128,7 +128,7 @@ def test_every_kind_of_attention_continues(system: str) -> None:
     [("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)],
 )
 def test_every_policy_continues(system: str, k: float) -> None:
-    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=4, k=k) > 1
+    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=7, k=k) > 1
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -139,8 +139,8 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
             lambda *given: recorded_engine(*given[:6]),
         )
     server = Translator(replace(toy_model(), system=Veto()), streams=4, capacity=24)
-    words = plain(8, 16)
-    assert interrupt_everywhere(server, words, "none:8", k=1.0) > 1
+    words = plain(8, 12)
+    assert interrupt_everywhere(server, words, "none:8", every=4, k=1.0) > 1
     stream = server.stream(1.0, segment="none:8")
     stream.push(" ".join(words))
     assert stream.memory(1) != (), "the test needs a window that keeps something"

@@ -13,8 +13,7 @@ from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.connection import Connection
-from waitinfo.serving.live import Live
+from waitinfo.serving.connection import Connection, Live
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, Words, explain, parse_json
 from waitinfo.serving.wire import Gone, Stalled

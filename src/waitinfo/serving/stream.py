@@ -11,8 +11,7 @@ from fastapi import APIRouter, WebSocket
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
-from waitinfo.serving.connection import Connection, Stopped
-from waitinfo.serving.live import Live
+from waitinfo.serving.connection import Connection, Live, Stopped
 from waitinfo.serving.logs import log
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.wire import Gone, Stalled
