@@ -325,3 +325,20 @@ def test_pausing_ends() -> None:
     client.spend(60_100)
     asyncio.run(client.pause())
     assert client.spend(0) == 0
+
+
+def test_who_sends_nothing_but_errors_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    from waitinfo.serving import connection
+
+    monkeypatch.setattr(connection, "PENANCE", 3600.0)
+    with running(toy_hub()) as server, server.connect() as wrong, server.connect() as right:
+        start(wrong), start(right, k=2)
+        for _ in range(connection.FORGIVEN + 5):
+            wrong.send("nonsense")
+        for _ in range(connection.FORGIVEN + 1):
+            assert receive(wrong)["code"] == "malformed"
+        with pytest.raises(TimeoutError):
+            wrong.recv(timeout=0.2)
+        send(right, "text", text="ba be. ")
+        send(right, "end")
+        assert until(right, "ended")[-1]["reason"] == "end"
