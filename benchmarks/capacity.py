@@ -40,7 +40,7 @@ from measurements import save
 from waitinfo import AsyncTranslator
 from waitinfo.model import SIZES
 from waitinfo.streaming.asynchronous import AsyncStream
-from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.event import Observer, RoundStats
 
 WARM_UP = 5.0  # seconds
 MARGIN = 0.8  # of the limit that short trials must keep to: a longer one sees more

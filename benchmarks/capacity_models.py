@@ -13,7 +13,7 @@ from torch import Tensor
 from waitinfo import Translator
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.observer import Observer
+from waitinfo.streaming.event import Observer
 from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.steps import FED, LAST, MAY_WRITE, RESTARTED, WROTE, Bounds
 from waitinfo.streaming.scheduler import Scheduler

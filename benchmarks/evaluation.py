@@ -39,7 +39,8 @@ class SteeredWaitInfo(WaitInfo):
 
     def accept(self, state: PolicyState, step):  # type: ignore[no-untyped-def]
         over = state.complete & (state.written >= state.read)
-        step.tokens[over.to(step.tokens.device)] = EOS
+        with torch.inference_mode():
+            step.tokens[over.to(step.tokens.device)] = EOS
         return super().accept(state, step)
 
 

@@ -91,9 +91,9 @@ def set_lengths() -> None:
     start, keep, restrict = Search.__init__, Search.keep, Search.restrict
 
     def start_wanted(
-        self: Any, model: Transformer, sources: Sequence[Sequence[int]], copies: int
+        self: Any, model: Transformer, sources: Sequence[Sequence[int]], copies: int, others: Any
     ) -> None:
-        start(self, model, sources, copies)
+        start(self, model, sources, copies, others)
         wanted = [wanted_length(source) for source in sources for _ in range(copies)]
         self.wanted = torch.tensor(wanted).to(model.device)
 

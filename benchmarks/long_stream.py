@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from measurements import save
-from waitinfo.cli.display import progress_bar
+from waitinfo.cli.console import progress_bar
 from waitinfo.cli.options import ModelOptions, use_threads
 from waitinfo.evaluation.conditions import Condition
 from waitinfo.evaluation.documents import LONG, DocumentEvaluation, Documents, ShownWords

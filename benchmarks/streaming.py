@@ -28,9 +28,8 @@ import numpy as np
 import torch
 
 from measurements import save
-from uncached import uncached_sentence
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.conversion import integer_model, native_model
 from waitinfo.model.integers.matrix import IntegerMatrix
 from waitinfo.model.integers.packing import quantize
 from waitinfo.model.native.weights import weight_memory
@@ -39,6 +38,7 @@ from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.memory import WRITTEN
 from waitinfo.systems import System, build_system
+from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import load_model
 
@@ -46,6 +46,44 @@ VOCABULARY = 16_000  # also of the bundled model
 BUNDLED = "bundled"
 LENGTHS = (10, 50, 100, 200)
 STREAMS = (1, 8, 32, 128)
+
+
+class Uncached:
+    """Decoding that recomputes the whole prefix at every step, as published implementations do."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    def _row(self, tokens: list[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self.model.device)
+
+    @torch.inference_mode()
+    def step(self, read: list[int], written: list[int], path: list[int]) -> int:
+        """The best next token."""
+        model = self.model
+        encoded = model.encode(model.embed_source(self._row(read)), self._row([len(read)])[0])
+        target = model.embed_target(self._row([BOS, *written]))
+        decoded = model.decode(target, encoded, self._row(path))
+        logits = model.logits(decoded.states[:, -1])
+        logits[:, [PAD, BOS]] = -torch.inf
+        return int(logits.argmax(-1))
+
+
+def uncached_sentence(
+    model: Transformer, source: list[int], k: int, count: int, reads: bool
+) -> None:
+    """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
+    reference = Uncached(model)
+    tokens, written, path = [*source, EOS], [], []
+    read = 0
+    while len(written) < count:
+        if read < min(k + len(written), len(tokens)):
+            read += 1
+            if reads:
+                reference.step(tokens[:read], written, [*path, read])
+            continue
+        path.append(read)
+        written.append(reference.step(tokens[:read], written, path))
 
 
 def build(size: str, device: str, dtype: str) -> Transformer:
@@ -193,8 +231,9 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 @contextmanager
 def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
     """Seconds of every call of a kernel, by its name."""
-    assert model.native is not None
-    code, spent = model.native.code, defaultdict[str, list[float]](list)
+    native = native_model(model)
+    assert native is not None
+    code, spent = native.code, defaultdict[str, list[float]](list)
     call = code.call
 
     def timed(name: str, *arguments: object) -> None:
@@ -228,7 +267,7 @@ def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 
 def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
     """Median microseconds of each kernel for one row after 50 tokens, in turn."""
-    native, draw = model.native, random.Random(5)
+    native, draw = native_model(model), random.Random(5)
     engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
     assert native is not None and isinstance(engine.backend, TorchBackend)
     back = engine.backend
@@ -293,7 +332,7 @@ def weight_bytes(model: Transformer) -> tuple[int, int]:
 def weights_like(model: Transformer) -> torch.Tensor:
     """As many bytes as a READ and a WRITE multiply with, in the same kind of memory."""
     numbers = torch.ones(sum(weight_bytes(model)) // 4, device=model.device)
-    if model.native is not None:
+    if native_model(model) is not None:
         numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
         numbers.fill_(1)
     return numbers
@@ -376,7 +415,7 @@ def main() -> None:
         f"{n} streams: median {r['median_ms']:.1f}, 95th percentile {r['p95_ms']:.1f}"
         for n, r in results["release_ms"].items()
     ])  # fmt: skip
-    if model.native is not None:
+    if native_model(model) is not None:
         results["shares"] = shares(model, 3 if few else 30)
         show("5. where the time goes", [
             f"{n} streams: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())

@@ -24,7 +24,7 @@ from waitinfo.text.corpus import Corpus
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.distributed import join_processes
-from waitinfo.training.run import merge
+from waitinfo.training.run_folder import merge
 from waitinfo.training.trainer import Trainer
 
 # Options of each system; cheaper first stages of training are turned off.

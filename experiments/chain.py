@@ -1,17 +1,13 @@
-"""Run a chain of stages, from text to models: `python experiments/chain.py CHAIN DATA WORK`.
+"""Chains of stages, from text to models.
 
-CHAIN is a TOML file, or the name of a folder here that has a `chain.toml`. Each stage makes one
-file or folder in WORK with a shell command, after the stages it needs. A stage that is done is not
-done again, so the same command continues an interrupted chain. experiments/README.md explains the
-keys.
+Each stage makes one file or folder in WORK with a shell command, after the stages it needs. A stage
+that is done is not done again, so the same command continues an interrupted chain.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+from experiments.experiment import HERE, ROOT, find_toml, with_modules
+
+CHAINS = HERE / "chains"
 KEYS = {"name", "needs", "makes", "command", "resume"}
 
 
@@ -36,10 +34,7 @@ class Stage:
 
 def read_chain(name: str) -> tuple[dict[str, str], list[Stage]]:
     """The values and stages of a chain; an error names what is wrong."""
-    path = Path(name) if name.endswith(".toml") else HERE / name / "chain.toml"
-    if not path.exists():
-        known = ", ".join(sorted(found.parent.name for found in HERE.glob("*/chain.toml")))
-        sys.exit(f"unknown chain '{name}'; choose one of: {known}")
+    path = find_toml(name, CHAINS)
     chain = tomllib.loads(path.read_text("utf-8"))
     values, stages = read_chain(chain["extends"]) if "extends" in chain else ({}, [])
     for entry in chain["stage"]:
@@ -73,9 +68,10 @@ class Chain:
         made = {need.name.replace("-", "_"): self.work / need.makes for need in self.stages}
         python = sys.executable
         places = {
-            **made, "data": self.data, "work": self.work, "experiments": HERE,
-            "recipes": HERE.parent / "recipes", "device": self.device, "python": python,
-            "waitinfo": f"{python} -m waitinfo", "out": self.work / stage.makes,
+            **made, "data": self.data, "work": self.work, "recipes": ROOT / "recipes",
+            "results": ROOT / "results", "device": self.device, "python": python,
+            "waitinfo": f"{python} -m waitinfo", "corpora": f"{python} -m experiments.corpora",
+            "out": self.work / stage.makes,
         }  # fmt: skip
         return {key: value.format(**places) for key, value in self.values.items()} | places
 
@@ -122,6 +118,13 @@ class Chain:
             if name in other.needs:
                 self.forget(other.name)
 
+    def run_all(self, wanted: list[str] | None, again: list[str]) -> None:
+        """Do stages, or all of them; some of them again."""
+        for name in again:
+            self.forget(name)
+        for name in wanted or [stage.name for stage in self.stages]:
+            self.run(name)
+
     def run(self, name: str) -> None:
         """Do a stage unless it is done, after those that it needs."""
         stage = self.find(name)
@@ -150,7 +153,7 @@ class Chain:
         with log.open("a") as stream:
             shell = ["bash", "-eo", "pipefail", "-c", command]
             failed = subprocess.run(
-                shell, stdout=stream, stderr=stream, check=False, env=environment()
+                shell, stdout=stream, stderr=stream, check=False, env=with_modules()
             ).returncode
         if failed or not out.exists():
             reason = f"exit status {failed}" if failed else f"did not make {out}"
@@ -158,12 +161,6 @@ class Chain:
         seconds = round(time.monotonic() - began, 1)
         record = {"digest": self.digest(stage), "command": command, "seconds": seconds}
         self.record(stage).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
-
-
-def environment() -> dict[str, str]:
-    """The environment of commands: `python -m experiments.…` works in every folder."""
-    paths = (str(HERE.parent), os.environ.get("PYTHONPATH"))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def remove(path: Path) -> None:
@@ -184,26 +181,10 @@ def settings(given: list[str], values: dict[str, str]) -> dict[str, str]:
     return changed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("chain", help="as de-en or my.toml")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--stages", help="only these and what they need, as en-de-teacher,german")
-    parser.add_argument("--again", action="append", default=[], help="a stage to do again")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands to run")
-    given = parser.parse_args()
-    values, stages = read_chain(given.chain)
-    values = settings(given.set, values)
-    chain = Chain(stages, values, given.data, given.work, given.device, given.dry_run)
-    for name in given.again:
-        chain.forget(name)
-    wanted = given.stages.split(",") if given.stages else [stage.name for stage in stages]
-    for name in wanted:
-        chain.run(name)
-
-
-if __name__ == "__main__":
-    main()
+def run_chain(
+    name: str, data: Path, work: Path, device: str, given: list[str], wanted: list[str] | None,
+    again: list[str], dry: bool,
+) -> None:  # fmt: skip
+    values, stages = read_chain(name)
+    chain = Chain(stages, settings(given, values), data, work, device, dry)
+    chain.run_all(wanted, again)

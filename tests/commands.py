@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,3 +67,38 @@ def typed(*arguments: object, stdin: str | None = None) -> subprocess.CompletedP
 def parsed(verb: str, *arguments: str) -> dict[str, Any]:
     """Options of a command as the command line takes them; unknown options are errors."""
     return VERBS[verb].make_context(verb, list(arguments)).params
+
+
+def done_quietly(*arguments: object) -> None:
+    """A command that must succeed; what it prints is not looked at."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        assert not stop.code, f"{arguments}: exit {stop.code}"
+
+
+def arguments_of(command: str) -> list[str]:
+    """The arguments of a command line, without comments, pipes and redirections."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|>&;")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    arguments = []
+    for word in lexer:
+        if set(word) <= set("|>&;"):
+            break
+        arguments.append(word)
+    return arguments
+
+
+def check_options(arguments: list[str]) -> None:
+    verb = VERBS[arguments[0]]
+    known = {"-h", "--help", *(o for p in verb.params for o in (*p.opts, *p.secondary_opts))}
+    given = {word.partition("=")[0] for word in arguments[1:] if re.match(r"--?[a-z]", word)}
+    assert given <= known, f"{verb.name} has no {', '.join(sorted(given - known))}"
+
+
+def check_command(command: str) -> None:
+    """Every option exists, and a command that is not cut short parses."""
+    arguments = arguments_of(command)
+    check_options(arguments)
+    if "…" not in command:
+        parsed(*arguments)

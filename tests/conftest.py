@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 # Some virtual machines announce matrix instructions for bfloat16 that they do not have.
@@ -14,6 +15,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from waitinfo.model import ModelConfig, Transformer
+from waitinfo.model.attention import CROSS_ATTENTIONS
+from waitinfo.systems import SYSTEMS
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 
@@ -42,6 +45,18 @@ def tiny_config(**changes: object) -> ModelConfig:
         "encoder_layers": 2, "decoder_layers": 2, "heads": 4, "dropout": 0.0,
     }  # fmt: skip
     return ModelConfig(**(values | changes))
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    SYSTEMS.load()
+    monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
+    monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
+    before = set(CROSS_ATTENTIONS)
+    yield
+    for name in set(CROSS_ATTENTIONS) - before:
+        del CROSS_ATTENTIONS[name]
 
 
 @pytest.fixture

@@ -14,13 +14,12 @@ from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
-from waitinfo.systems import SYSTEMS, System, build_system
+from waitinfo.systems import SYSTEMS, Dial, System, build_system
 from waitinfo.systems.mma import MonotonicAttention
 from waitinfo.systems.moe_wait_k import ExpertAttention
 from waitinfo.text.special import EOS
 
 EngineKind = Callable[..., Engine]
-NAMES = [*SYSTEMS, "reject-odd-tokens"]
 
 
 def recorded_engine(*given: Any, reserved: int = 64, **options: Any) -> Engine:
@@ -66,8 +65,41 @@ class RejectOddTokens(System):
         return (step.tokens % 2 == 0).cpu()
 
 
+class Veto(System):
+    """Asks for all that a policy may ask for in every engine, and remembers."""
+
+    name = "veto"
+    dial = Dial("k", 1.0, minimum=0.0, whole=False)
+    asks = ("source", "target", "logits", "states", "attention", "before")
+    memory = (0.5, -1.0)  # half of the mean lag, the newest most; the token written last
+
+    def ready(self, state):
+        lag, odd = state.read - state.written, (state.source % 2).sum(-1) % 2
+        same = (state.target == state.memory[:, 1:].long()).sum(-1)
+        return state.complete | (lag >= 1.6 * state.memory[:, 0] + odd + (same > 1))
+
+    def earlier(self, state):
+        return state.read - 1 - (state.written % 2)
+
+    def accept(self, state, step):
+        looks_back = step.attention.mean((1, 2)).argmax(-1) < state.read - 1
+        sure = step.probability * state.k > 0.1
+        return (step.tokens == step.before) | (looks_back & sure)
+
+    def wait(self, state, step):
+        return 1 + (step.states[:, 0] > 0).long()
+
+    def remember(self, state, step):
+        lag, before = (state.read - state.written).double(), state.memory[:, 0]
+        return torch.stack([(lag + 2 * before) / 4, step.tokens.double()], -1)
+
+
+OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Veto)}
+NAMES = [*SYSTEMS, *OWN]
+
+
 def build(name: str, vocabulary: int = 40, **changes: object) -> tuple[Transformer, System]:
-    system = RejectOddTokens() if name == "reject-odd-tokens" else build_system(name)
+    system = OWN[name]() if name in OWN else build_system(name)
     torch.manual_seed(3)
     sizes = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
     model = Transformer(tiny_config(**sizes, **system.model_defaults, **changes)).double().eval()

@@ -6,16 +6,19 @@ This module shares no code with what it checks, except the model's layers in the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
+from waitinfo.model.attention import CrossAttention, Memory, SourceView
 from waitinfo.model.batch import Batch
+from waitinfo.model.transformer import Decoded
 from waitinfo.systems import PolicyState, Step, System
-from waitinfo.systems.base import LONGEST
+from waitinfo.systems.interface import LONGEST
 from waitinfo.systems.moe_wait_k import MoEWaitK
 from waitinfo.text.special import BOS, EOS, PAD
 
@@ -107,6 +110,8 @@ class Unfinished:
     written: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     seen: list[list[int] | None] = field(default_factory=list)  # per head, at each position
+    least: int = 0  # source tokens before the next attempt
+    memory: list[float] | None = None  # None: as the system begins
 
     @property
     def complete(self) -> bool:
@@ -176,23 +181,33 @@ def _write(
         return []
     complete = group[0].complete
     if not complete:
-        ready = system.ready(_policy_state(model, group)).tolist()
-        group = [row for row, now in zip(group, ready, strict=True) if now and row.within]
+        ready = system.ready(_policy_state(model, system, group)).tolist()
+        group = [
+            row
+            for row, now in zip(group, ready, strict=True)
+            if now and row.within and row.read >= row.least
+        ]
     if not group:
         return []
     sees = [_seen_by_heads(model, system, row) for row in group]
-    step = _uncached_step(model, system, group, sees)
+    state = _policy_state(model, system, group)
+    step = _uncached_step(model, system, group, sees, state)
     accepted = [True] * len(group)
     if not complete:
-        accepted = system.accept(_policy_state(model, group), step).tolist()
+        accepted = system.accept(state, step).tolist()
+    memories = system.remember(state, step).tolist() if system.memory else [None] * len(group)
+    waits = system.wait(state, step).tolist()
     writers = []
-    for row, best, now, heads in zip(group, step.tokens.tolist(), accepted, sees, strict=True):
+    decided = zip(group, step.tokens.tolist(), accepted, sees, memories, waits, strict=True)
+    for row, best, now, heads, memory, wait in decided:
+        row.least = row.read + wait
         looping = literal_loop([*row.written, best], row.source[: row.read])
         token = EOS if looping else best
         if now and (complete or not (guard or looping) or token != EOS):
             row.written.append(token)
             row.path.append(row.read)
             row.seen.append(heads)
+            row.memory, row.least = memory, 0
             writers.append(row)
     return writers
 
@@ -232,7 +247,7 @@ def literal_repeats(source: list[int]) -> int:
     return most
 
 
-def _policy_state(model: Transformer, rows: list[Unfinished]) -> PolicyState:
+def _policy_state(model: Transformer, system: System, rows: list[Unfinished]) -> PolicyState:
     source_info = target_info = torch.zeros(len(rows), dtype=torch.float64)
     if model.source_info is not None:
         prefix = model.embed_source(torch.tensor([row.source[: row.read] for row in rows]))
@@ -249,7 +264,27 @@ def _policy_state(model: Transformer, rows: list[Unfinished]) -> PolicyState:
         complete=torch.tensor([row.complete for row in rows]),
         source_info=source_info,
         target_info=target_info,
+        asked=_asked_of_state(system, rows),
     )
+
+
+def _asked_of_state(system: System, rows: list[Unfinished]) -> dict[str, Any]:
+    every: dict[str, Any] = {
+        "source": torch.tensor([row.source[: row.read] for row in rows]),
+        "target": torch.tensor([row.written for row in rows], dtype=torch.long),
+    }
+    if system.vocabulary is not None:
+        both = system.vocabulary.source, system.vocabulary.target
+        sides = [row.source[: row.read] for row in rows], [row.written for row in rows]
+        for name, tokenizer, side in zip(
+            ("source_words", "target_words"), both, sides, strict=True
+        ):
+            every[name] = [tokenizer.decode(tokens).split() for tokens in side]
+    asked = {name: every[name] for name in system.asks if name in every}
+    if system.memory:
+        memories = [row.memory or list(system.memory) for row in rows]
+        asked["memory"] = torch.tensor(memories, dtype=torch.float64)
+    return asked
 
 
 def _seen_by_heads(model: Transformer, system: System, row: Unfinished) -> list[int] | None:
@@ -264,11 +299,52 @@ def _seen_by_heads(model: Transformer, system: System, row: Unfinished) -> list[
 
 
 def _uncached_step(
-    model: Transformer, system: System, rows: list[Unfinished], sees: list[list[int] | None]
+    model: Transformer,
+    system: System,
+    rows: list[Unfinished],
+    sees: list[list[int] | None],
+    state: PolicyState,
 ) -> Step:
     """The next token; every earlier token is recomputed with the prefix it was written with."""
-    source = model.embed_source(torch.tensor([row.source[: row.read] for row in rows]))
-    encoded = model.encode(source, torch.tensor([row.read for row in rows]))
+    decoded, asked = _uncached_states(model, system, rows, sees), {}
+    logits = _logits(model, decoded)
+    if "logits" in system.asks:
+        asked["logits"] = logits
+    if "states" in system.asks:
+        asked["states"] = decoded.states[:, -1]
+    if "attention" in system.asks:
+        asked["attention"] = torch.stack([literal_weights(model, system, row) for row in rows])
+    if "before" in system.asks:
+        shorter = [
+            replace(row, read=int(earlier))
+            for row, earlier in zip(rows, system.earlier(state).tolist(), strict=True)
+        ]
+        asked["before"] = torch.tensor(
+            [
+                -1 if row.read < 1
+                else int(_logits(model, _uncached_states(model, system, [row], [None])).argmax())
+                for row in shorter
+            ]
+        )  # fmt: skip
+    head, states = model.write_head, decoded.states[:, -1]
+    write = None if head is None else states.to(head.weight) @ head.weight[0] + head.bias
+    return Step(logits.argmax(-1), decoded.extras, write, asked)
+
+
+def _logits(model: Transformer, decoded: Decoded) -> Tensor:
+    logits = model.logits(decoded.states[:, -1])
+    logits[:, [PAD, BOS]] = -torch.inf
+    return logits
+
+
+def _uncached_states(
+    model: Transformer, system: System, rows: list[Unfinished], sees: list[list[int] | None]
+) -> Decoded:
+    everything_read = [max([row.read, *row.path]) for row in rows]
+    source = model.embed_source(
+        torch.tensor([row.source[:n] for row, n in zip(rows, everything_read, strict=True)])
+    )
+    encoded = model.encode(source, torch.tensor(everything_read))
     target = model.embed_target(torch.tensor([[BOS, *row.written] for row in rows]))
     paths = [
         [row.read] * (len(row.path) + 1) if system.fresh_past else [*row.path, row.read]
@@ -279,10 +355,83 @@ def _uncached_step(
     if sees[0] is not None:
         by_heads = torch.tensor([[*row.seen, now] for row, now in zip(rows, sees, strict=True)])
         visible, everything = by_heads.transpose(1, 2), visible  # [B, H, T], [B, T]
-    decoded = model.decode(target, encoded, visible, dial, everything, streaming=True)
-    logits = model.logits(decoded.states[:, -1])
-    logits[:, [PAD, BOS]] = -torch.inf
-    head = model.write_head
-    states = decoded.states[:, -1]
-    write = None if head is None else states.to(head.weight) @ head.weight[0] + head.bias
-    return Step(logits.argmax(-1), logits, decoded.extras, write)
+    return model.decode(target, encoded, visible, dial, everything, streaming=True)
+
+
+def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tensor:
+    """What the next token weighs the source read with, by layer and head: [L, H, S]."""
+    inputs: list[tuple[Tensor, Memory, SourceView]] = []
+    hooks = [
+        layer.cross.register_forward_pre_hook(lambda _, given: inputs.append(given))
+        for layer in model.decoder_layers
+    ]
+    try:
+        _uncached_states(model, system, [row], [None])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    source = model.embed_source(torch.tensor([row.source[: row.read]])).info
+    target = model.embed_target(torch.tensor([[BOS, *row.written]])).info
+    layers = []
+    for layer, (x, memory, view) in zip(model.decoder_layers, inputs, strict=True):
+        if type(layer.cross) is not CrossAttention:  # with integers, it rounds its weights
+            report = layer.cross(x, memory, replace(view, weigh=True))[1]
+            layers.append(report.weights[0, :, -1])
+            continue
+        heads, width = memory.keys.shape[1], memory.keys.shape[3]
+        queries = layer.cross.queries(x)[0, -1].view(heads, width)
+        weights = []
+        for head in range(heads):
+            alpha = torch.softmax(
+                memory.keys[0, head, : row.read] @ queries[head] / math.sqrt(width), 0
+            )
+            if model.config.info_cross_attention and source is not None and target is not None:
+                alpha = alpha * (2 - (target[0, -1] - source[0]).abs())
+            weights.append(alpha / alpha.sum())
+        layers.append(torch.stack(weights))
+    return torch.stack(layers)
+
+
+# Beam search
+
+Scored = list[tuple[float, list[int]]]
+
+
+def brute_force_candidates(
+    model, source: list[int], width: int, penalty: float
+) -> tuple[Scored, Scored]:
+    """Beam search with whole passes and Python lists: what ended, and what was going on."""
+    beams: Scored = [(0.0, [])]
+    ended: Scored = []
+    limit = 2 * (len(source) + 1) + 10
+    for length in range(1, limit + 1):
+        candidates = []
+        for total, tokens in beams:
+            embedded = model.embed_source(torch.tensor([[*source, EOS]]))
+            encoded = model.encode(embedded, torch.tensor([len(source) + 1]))
+            target = model.embed_target(torch.tensor([[BOS, *tokens]]))
+            visible = torch.full((1, len(tokens) + 1), len(source) + 1)
+            states = model.decode(target, encoded, visible).states[:, -1]
+            logp = model.logits(states).float().log_softmax(-1)[0]
+            candidates += [
+                (total + float(p), [*tokens, t]) for t, p in enumerate(logp) if t not in (PAD, BOS)
+            ]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * width]
+        ended += [(s / length**penalty, t[:-1]) for s, t in candidates[:width] if t[-1] == EOS]
+        beams = [c for c in candidates if c[1][-1] != EOS][:width]
+        if len(ended) >= width:
+            break
+    return ended, beams
+
+
+# Edits
+
+
+def edits(first: list[str], second: list[str]) -> int:
+    """Levenshtein distance in words."""
+    row = list(range(len(second) + 1))
+    for i, word in enumerate(first, 1):
+        previous, row = row, [i]
+        for j, other in enumerate(second, 1):
+            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (word != other)))
+    return row[-1]

@@ -15,11 +15,14 @@ from tests.engines import restless
 from waitinfo.model import Transformer
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream
+from waitinfo.streaming.translator import Translator
 from waitinfo.systems import build_system
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.trained.calibration import Calibration, CalibrationPoint
 from waitinfo.trained.saving import LoadedModel
 
 WORDS = ["ba", "be", "bi", "bo", "bu", "da", "de", "di", "do", "du"]
+LONG = " ".join(WORDS * 30)
 
 
 @lru_cache(maxsize=1)
@@ -77,3 +80,18 @@ def live_delays(stream: Stream, words: list[str]) -> tuple[list[str], list[int]]
                 shown += event.word.split()
                 delays += [number] * len(event.word.split())
     return shown, delays
+
+
+def calibration(whole: bool = False, slope: float = 1.0, pace: float = 1.0) -> Calibration:
+    """Dials 1 to 9; the lag is the dial times a slope, and a stream measures half a word less."""
+    points = [CalibrationPoint(k, slope * k, slope * k - 0.5, 20 + k) for k in range(1, 10)]
+    return Calibration(tuple(points), whole, pace)
+
+
+def alone(text: str, k: float = 2) -> list[tuple]:
+    """The events of a stream that runs alone and gets one word at a time."""
+    stream = Translator(toy_model(), streams=1, capacity=48).stream(k, history=None)
+    for word in text.split():
+        stream.push(word)
+    stream.finish()
+    return record(stream.trace)

@@ -72,7 +72,8 @@ def test_decisions_by_hand() -> None:
     best = torch.tensor([row[1] for row in rows])
     # The remaining probability is spread over forty other tokens.
     logits = torch.cat([best[:, None].log(), ((1 - best) / 40).log()[:, None].expand(-1, 40)], 1)
-    accepted = system.accept(state, Step(logits.argmax(-1), logits, [])).tolist()
+    step = Step(logits.argmax(-1), asked={"logits": logits})
+    accepted = system.accept(state, step).tolist()
     assert system.ready(state).tolist() == [row[2] for row in rows]
     assert accepted[1:] == [row[3] for row in rows[1:]]
 

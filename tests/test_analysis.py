@@ -14,8 +14,9 @@ import sacrebleu
 import torch
 
 from tests.commands import Done, called
+from tests.evaluations import PAIRS, bleu
 from tests.oracle import literal_path
-from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.evaluation.evaluate import Evaluation
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.systems import build_system
@@ -23,17 +24,6 @@ from waitinfo.text.special import BOS, EOS
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
-PAIRS = [
-    ("Guten Morgen, meine Damen und Herren!", "Good morning, ladies and gentlemen!"),
-    ("Ich muss heute mit meiner Mutter sprechen.", "I have to talk to my mother today."),
-    ("Wir haben gestern einen neuen Vorschlag vorgelegt.", "We made a new proposal yesterday."),
-    ("Das Haus, in dem er wohnt, ist alt.", "The house that he lives in is old."),
-    ("Warum hast du mir das nicht gesagt?", "Why didn't you tell me?"),
-    ("Der Zug fährt um acht Uhr ab, aber wir sind noch nicht fertig, weil es heute Morgen so sehr "
-     "geregnet hat.",
-     "The train leaves at eight, but we are not ready yet, because it rained so much today."),
-    ("Es gibt keinen Grund, damit bis morgen zu warten.", "There is no reason to wait for it."),
-]  # fmt: skip
 TAGGED = {
     "de": "ich/PRON wir/PRON er/PRON das/DET der/DET mit/ADP in/ADP um/ADP haben/AUX ist/AUX "
     "Haus/NOUN Zug/NOUN Mutter/NOUN sprechen/VERB wohnt/VERB ./PUNCT ,/PUNCT !/PUNCT alt/ADJ",
@@ -113,10 +103,6 @@ def decodes(loaded: LoadedModel, ending: str, k: float, system: str | None = Non
 
 def texts(loaded: LoadedModel, found: list[Hypothesis]) -> list[str]:
     return [loaded.vocabulary.target.decode(h.tokens) for h in found]
-
-
-def bleu(hypotheses: list[str], references: list[str]) -> float:
-    return sacrebleu.corpus_bleu(hypotheses, [references]).score
 
 
 REFERENCES = [target for _, target in PAIRS]
@@ -237,9 +223,9 @@ def test_early_stop(analysed: Analysed, loaded: LoadedModel) -> None:
                     assert at["split"][part] is None
 
 
-def seen_weights(loaded: LoadedModel, *pairs: Any) -> list[tuple[Forced, Weights]]:
+def seen_weights(loaded: LoadedModel, *pairs: Any) -> list[tuple[ForcedGroup, Weights]]:
     sources, targets, *paths = pairs
-    found: list[tuple[Forced, Weights]] = []
+    found: list[tuple[ForcedGroup, Weights]] = []
     list(decode_given(loaded, sources, targets, lambda *seen: found.append(seen), *paths))
     return found
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 
+from experiments import collect
 from tests.commands import Done, called
-from tests.experiment_commands import ROOT
 from waitinfo.analysis.summaries import plain
 from waitinfo.evaluation.quality import from_statistics, score, sentence_statistics
 
@@ -86,9 +84,7 @@ def test_what_is_published_has_no_text(tmp_path: Path) -> None:
     assert shown and all((each["source"], each["reference"]) in PAIRS for each in shown)
     assert all(PAIRS[each["line"] - 1][0] == each["source"] for each in shown)
     assert shown[0]["source"] in report and shown[0]["written"][1] in done.stdout
-    script = ROOT / "experiments" / "paper" / "collect.py"
-    command = [sys.executable, script, tmp_path / "out", tmp_path / "kept.json"]
-    subprocess.run(list(map(str, command)), check=True)
+    collect.analysis(tmp_path / "out", tmp_path / "kept.json", None)
     kept = (tmp_path / "kept.json").read_text("utf-8")
     words = {word.strip(".") for pair in PAIRS for text in pair for word in text.split()}
     written = set(re.findall(r"[^\W\d_]{4,}", kept))

@@ -17,7 +17,14 @@ from waitinfo.analysis import tagger as tagging
 from waitinfo.analysis.difficulty import crossing_share
 from waitinfo.analysis.parts_of_speech import by_tag, token_spans, words_of
 from waitinfo.analysis.summaries import bin_of, describe, quantile_bins
-from waitinfo.analysis.tagger import TAGS, Perceptron, Text, features_of, read_tagged, usual_tags
+from waitinfo.analysis.tagger import (
+    TAGS,
+    Perceptron,
+    TaggedText,
+    features_of,
+    read_tagged,
+    usual_tags,
+)
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.systems import build_system
@@ -41,7 +48,7 @@ def test_the_tagger_is_an_averaged_perceptron(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tagging, "EPOCHS", 3)
     monkeypatch.setattr(tagging, "BUCKETS", 1 << 18)
     found = Perceptron.train(SENTENCES, {})
-    text = Text.of([[word for word, _ in sentence] for sentence in SENTENCES])
+    text = TaggedText.of([[word for word, _ in sentence] for sentence in SENTENCES])
     rows = features_of(text, usual_tags(SENTENCES))
     gold = [TAGS.index(tag) for sentence in SENTENCES for _, tag in sentence]
     weights = np.zeros_like(found.weights, dtype=np.float64)

@@ -21,9 +21,7 @@ from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import find_model
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-MEASURED = json.loads((RESULTS / "de-en-analysis/measurements.json").read_text("utf-8"))[
-    "newstest2015"
-]
+MEASURED = json.loads((RESULTS / "paper/analysis-small.json").read_text("utf-8"))["newstest2015"]
 PNG_LIMIT = 1 << 16  # pixels
 
 

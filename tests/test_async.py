@@ -10,8 +10,7 @@ import threading
 
 import pytest
 
-from tests.streams import record, toy_model, wait_for
-from tests.test_scheduler import LONG, alone
+from tests.streams import LONG, alone, record, toy_model, wait_for
 from waitinfo import AsyncTranslator, Event, Translator, WaitinfoError
 from waitinfo.streaming import asynchronous
 from waitinfo.streaming.asynchronous import AsyncStream

@@ -10,17 +10,15 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.conftest import toy_pairs, write_pairs
+from tests.conftest import toy_pairs
 from waitinfo.text.corpus import Corpus
-from waitinfo.text.files import ParallelText, read_bytes, read_lines
+from waitinfo.text.files import read_bytes
 from waitinfo.text.languages import Languages
-from waitinfo.text.prepare import PrepareOptions, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ROOT / "experiments"
+CHAINS = ROOT / "experiments" / "chains"
 
 CHAIN = """
 [values]
@@ -43,9 +41,10 @@ command = "echo three >> {work}/log; cat {one} {two_b} > {out}"
 """
 
 
-def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, SCRIPTS / f"{name}.py", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The runner in a process of its own, as its stages are."""
+    words = [sys.executable, "-m", "experiments.run", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    return script("chain", folder / "chain.toml", folder / "data", folder / "work", *options)
+    return command(folder / "chain.toml", folder / "data", folder / "work", *options)
 
 
 def log(folder: Path) -> list[str]:
@@ -117,99 +116,6 @@ def run_original(folder: Path, *options: str) -> subprocess.CompletedProcess[str
     return run(folder, *options)
 
 
-def test_corpora_survive_the_journey_and_the_swap(tmp_path: Path) -> None:
-    tsv = write_pairs(tmp_path / "toy.tsv", toy_pairs(60, 1))
-    options = PrepareOptions(vocab="bpe:300", languages=Languages("aa", "bb"))
-    prepare(ParallelText(tsv=[tsv]), tmp_path / "corpus", options)
-    assert not script("parcel", "pack", tmp_path / "corpus", tmp_path / "parts").returncode
-    assert not script("parcel", "unpack", tmp_path / "parts", tmp_path / "same").returncode
-    assert not script("swap", tmp_path / "corpus", tmp_path / "swapped").returncode
-    assert not script("swap", tsv, tsv, tmp_path / "swapped.tsv.xz").returncode
-    rows = [line.split("\t")[::-1] for line in tsv.read_text("utf-8").splitlines()]
-    assert [*read_lines(tmp_path / "swapped.tsv.xz")] == ["\t".join(row) for row in rows] * 2
-    corpus, same, swapped = (Corpus(tmp_path / name) for name in ("corpus", "same", "swapped"))
-    for split in ("train", "dev"):
-        found = [getattr(c, split) for c in (corpus, same, swapped)]
-        every = np.arange(len(found[0]))
-        for side in (0, 1):
-            expected, *others = (
-                s.gather(every, k)[0].tolist()
-                for s, k in zip(found, (side, side, 1 - side), strict=True)
-            )
-            assert all(other == expected for other in others)
-    assert [tuple(p) for p in swapped.dev_text()] == [tuple(p)[::-1] for p in corpus.dev_text()]
-    assert swapped.languages == Languages("bb", "aa")
-    assert swapped.token_counts("target").tolist() == corpus.token_counts("source").tolist()
-
-
-def test_joined_corpora_hold_the_pairs_of_both(tmp_path: Path) -> None:
-    tables = [write_pairs(tmp_path / f"{n}.tsv", toy_pairs(60, n)) for n in (1, 2)]
-    options = PrepareOptions(vocab="bpe:300", shard_mib=0.0005)
-    prepare(ParallelText(tsv=tables[:1]), tmp_path / "one", options)
-    other = PrepareOptions(vocabulary_from=tmp_path / "one", spoken=0.5)
-    prepare(ParallelText(tsv=tables[1:], tagged=tables[1:]), tmp_path / "two", other)
-    prepare(ParallelText(tsv=tables[1:]), tmp_path / "foreign", PrepareOptions(vocab="bpe:290"))
-    assert not script("join", tmp_path / "both", tmp_path / "one", tmp_path / "two").returncode
-    one, two, both = (Corpus(tmp_path / name) for name in ("one", "two", "both"))
-    assert len(one.train.tokens) > 1, "meant to be several shards"
-    for side in (0, 1):
-        found = both.train.gather(np.arange(len(both.train)), side)[0].tolist()
-        parts = [c.train.gather(np.arange(len(c.train)), side)[0].tolist() for c in (one, two)]
-        assert found == parts[0] + parts[1]
-    assert both.dev_text() == one.dev_text()
-    assert both.token_counts("source")[both.vocabulary.source.tag] == len(two.train)
-    assert both.manifest["copies"] == two.manifest["copies"] and two.manifest["copies"]["spoken"]
-    entry, *entries = (c.manifest["splits"]["train"] for c in (both, one, two))
-    for key in ("pairs", "source_tokens", "target_tokens"):
-        assert entry[key] == sum(e[key] for e in entries)
-    failed = script("join", tmp_path / "none", tmp_path / "one", tmp_path / "foreign")
-    assert "its vocabulary is not that of" in failed.stderr and not (tmp_path / "none").exists()
-
-
-def test_pairs_that_are_no_translations_are_left_out(tmp_path: Path) -> None:
-    chunks = tmp_path / "chunks"
-    english = ["I paid 25 euros.", "Come in!", "We wait.", "Nobody knows.", "All of it is good."]
-    german = ["Ich zahlte 25 Euro.", "Come in!", "Wir" + " warten und" * 9, "", "Das the of is it"]
-    english += [f"Line {n} of the text." for n in range(60, 120)]
-    german += [f"Zeile {n} des Textes." for n in range(60, 120)]
-    german[5] = "Zeile 99 des Textes."
-    write(tmp_path / "plain.txt.xz", english)
-    write(chunks / "plain.0000.xz", german[:50])
-    write(chunks / "plain.0001.xz", german[50:])
-    write(tmp_path / "known.en", ["Line 70 of the text."])
-    out = tmp_path / "out.tsv"
-    options = ("--chunk", 50, "--without", tmp_path / "known.en")
-    made = script("pair", chunks, out, tmp_path / "plain.txt.xz", *options)
-    assert made.returncode == 0, made.stderr
-    kept = [(german[0], english[0])]
-    kept += [(g, e) for g, e in zip(german[6:], english[6:], strict=True) if " 70 " not in e]
-    lines = out.read_text("utf-8").splitlines()
-    assert [tuple(line.split("\t")) for line in lines] == kept
-    counts = json.loads(made.stdout.splitlines()[-1])
-    assert counts == {
-        "kept": 59, "copy": 1, "lengths": 1, "empty": 1, "not translated": 1, "other numbers": 1,
-        "known": 1,
-    }  # fmt: skip
-    # Shifted by a line, nothing fits.
-    write(chunks / "plain.0000.xz", german[5:55])
-    write(tmp_path / "plain.txt.xz", english[4:54])
-    (chunks / "plain.0001.xz").unlink()
-    shifted = script("pair", chunks, tmp_path / "b.tsv", tmp_path / "plain.txt.xz", *options)
-    assert "not aligned?" in shifted.stderr and not (tmp_path / "b.tsv").exists()
-
-
-def test_pairs_in_the_other_language(tmp_path: Path) -> None:
-    """English for German sentences: German words are what must not be there."""
-    german = ["Ich bin da.", "Das ist nicht der Hund."]
-    write(tmp_path / "text.txt.xz", german)
-    english = ["The cat of the house is here.", "Das ist nicht the dog."]
-    write(tmp_path / "chunks" / "text.0000.xz", english)
-    out = tmp_path / "out.tsv"
-    made = script("pair", tmp_path / "chunks", out, tmp_path / "text.txt.xz", "--language", "en")
-    assert json.loads(made.stdout.splitlines()[-1]) == {"kept": 1, "not translated": 1}
-    assert out.read_text("utf-8") == f"{english[0]}\t{german[0]}\n"
-
-
 # The chain itself
 
 RECIPE = """
@@ -242,11 +148,11 @@ STUDENTS = "de-en-continued,en-de-continued,en-de-teacher-score,de-en-teacher-sc
 @pytest.fixture
 def toy_data(tmp_path: Path) -> Path:
     """Files with the names that the German-English chain reads."""
-    text = (SCRIPTS / "de-en" / "chain.toml").read_text("utf-8").replace("LANGUAGE", "de")
+    text = (CHAINS / "students.toml").read_text("utf-8").replace("LANGUAGE", "de")
     german = set(re.findall(r"\{data\}/(de-en/[\w.-]+?\.de(?:\.xz)?)[\s:\"]", text))
     tables = set(re.findall(r"\{data\}/([\w/-]+\.tsv\.xz)", text))
     plain = set(re.findall(r"\{data\}/([\w/-]+\.txt\.xz)", text))
-    assert len(german) == 7 and len(tables) == 5 and len(plain) == 14
+    assert german and tables and plain
     data = tmp_path / "data"
     for seed, name in enumerate(sorted(german | tables | plain)):
         pairs = toy_pairs(12, seed)
@@ -279,10 +185,10 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
         "--set", f"student=--config {tmp_path / 'student.toml'}",
         "--set", f"continued=--config {tmp_path / 'student.toml'}",
     ]  # fmt: skip
-    first = script("chain", "de-en", toy_data, work, *settings, "--stages", "en-de-teacher")
+    first = command("students", toy_data, work, *settings, "--stages", "en-de-teacher")
     assert first.returncode == 0, first.stderr
     (work / "stages" / "en-de-teacher.json").unlink()  # as if stopped at its very end
-    second = script("chain", "de-en", toy_data, work, *settings, "--stages", STUDENTS)
+    second = command("students", toy_data, work, *settings, "--stages", STUDENTS)
     assert second.returncode == 0, second.stderr
     assert second.stdout.splitlines()[0] == "continuing: en-de-teacher"
     assert "parallel" not in second.stdout
@@ -305,7 +211,7 @@ def test_the_chain_runs_and_resumes(toy_data: Path, tmp_path: Path) -> None:
     lines = ["\t".join((*pair, "distilled")) for pair in toy_pairs(9, 5)]
     write(work / "text" / "distilled.de-en.tsv.xz", lines)
     stages = ("--stages", "europarl,all,same-original")
-    third = script("chain", "ingredients", toy_data, work, *settings, *stages)
+    third = command("ingredients-text", toy_data, work, *settings, *stages)
     assert third.returncode == 0, third.stderr
     check_ingredients(work, third.stdout)
 

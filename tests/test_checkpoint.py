@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -11,13 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import tiny_config
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import Transformer
-from waitinfo.model.tensors import load_stored, save_weights
-from waitinfo.systems import build_system
-from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
-from waitinfo.trained.saving import load_model, save_model
 from waitinfo.training.checkpoint import load_newest, save_checkpoint
 
 TENSORS = {"weights": {"a": torch.arange(6.0).view(2, 3)}, "average": {}}
@@ -100,70 +93,3 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     assert "checkpoint 00000005 is kept" in run.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["00000005"]
     assert load_newest(tmp_path)[0].update == 5
-
-
-def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    weights = {"big": torch.randn(100, 7), "small": torch.randn(3), "scalar": torch.tensor(2.0)}
-    save_weights(tmp_path, weights, part_bytes=500)
-    files = sorted(tmp_path.iterdir())
-    assert len(files) > 3 and all(path.stat().st_size < 1000 for path in files)
-    loaded = load_stored(tmp_path)
-    assert loaded.keys() == weights.keys()
-    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
-    files[1].unlink()
-    with pytest.raises(WaitinfoError, match="found only . of . weight files"):
-        load_stored(tmp_path)
-
-
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    tokenizer, _ = train_tokenizer([f"w{i}" for i in range(36)], VocabularySpec("words", 1))
-    system = build_system("wait-info", {"floor": False})
-    torch.manual_seed(1)
-    model = Transformer(tiny_config(info="attention"))
-    vocabulary = Vocabulary(tokenizer, tokenizer)
-    save_model(tmp_path / "m", model, model.weights(), system, vocabulary)
-    return tmp_path / "m"
-
-
-def test_model_folder_round_trip(model_folder: Path) -> None:
-    assert sorted(p.name for p in model_folder.iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer.model",
-    ]  # fmt: skip
-    loaded = load_model(model_folder, "cpu")
-    assert loaded.system.name == "wait-info" and loaded.system.options.floor is False
-    assert loaded.model.config == tiny_config(info="attention")
-    torch.manual_seed(1)
-    expected = Transformer(tiny_config(info="attention")).weights()
-    found = loaded.model.weights()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert loaded.model.source_embedding.weight is loaded.model.target_embedding.weight
-
-
-def test_run_folders_mean_their_best_model(model_folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with pytest.raises(WaitinfoError, match="not a model"):
-        load_model(run)
-    model_folder.rename(run / "last")
-    assert load_model(run).folder == run / "last"
-    (run / "last").rename(run / ".last.old")
-    assert load_model(run).folder == run / "last", "a swap that was cut off"
-    with pytest.raises(WaitinfoError, match="no such model"):
-        load_model(tmp_path / "nowhere")
-
-
-def test_bad_model_folders(model_folder: Path) -> None:
-    config = json.loads((model_folder / "config.json").read_text())
-    config["model"]["ffn"] = 64
-    (model_folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WaitinfoError, match="do not fit config.json"):
-        load_model(model_folder)
-    (model_folder / "model.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(WaitinfoError, match="cannot be read as safetensors"):
-        load_model(model_folder)
-    (model_folder / "config.json").write_text("{")
-    with pytest.raises(WaitinfoError, match=r"config.json: cannot be read"):
-        load_model(model_folder)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,15 +18,17 @@ import pytest
 import torch
 
 import waitinfo
-from tests.commands import HANGS, called, parsed, typed
+from tests.commands import HANGS, VERBS, called, parsed, typed
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import main
-from waitinfo.cli.display import Pace
-from waitinfo.cli.live import LiveText
+from waitinfo.cli.console import Pace
 from waitinfo.cli.options import usable_cores, use_threads
+from waitinfo.cli.terminal import LiveText, TypedLine, type_lines
+from waitinfo.cli.views import VIEWS, translation
 from waitinfo.model import Transformer
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
+from waitinfo.text.prepare import PrepareOptions
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained.saving import save_model
 
@@ -96,6 +99,33 @@ def test_help_shows_examples() -> None:
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
         assert called(verb, "-h").stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed_so_far", "offered"),
+    [
+        ("waitinfo trans", {"translate"}),
+        ("waitinfo serve --ke", {"--keys"}),
+        ("waitinfo train --system multi", {"multipath"}),
+        ("waitinfo evaluate --model ", {"de-en", "en-de"}),
+    ],
+)
+def test_the_tab_key_completes(typed_so_far: str, offered: set[str]) -> None:
+    words = {"COMP_WORDS": typed_so_far, "COMP_CWORD": str(typed_so_far.count(" "))}
+    environment = {**os.environ, **words, "_WAITINFO_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "waitinfo"], capture_output=True, text=True, env=environment,
+        check=False,
+    )  # fmt: skip
+    assert offered <= set(done.stdout.split())
+
+
+def test_help_names_the_defaults_of_a_corpus() -> None:
+    """Options that a recipe may set have no default of their own; their help names it."""
+    for option in VERBS["prepare"].params:
+        if found := re.search(r"\[default: ([\w:.]+)\]", option.help or ""):
+            default = getattr(PrepareOptions(), option.name)
+            assert type(default)(found[1]) == default
 
 
 def test_translation_alone_goes_to_standard_output(run: Path) -> None:
@@ -427,7 +457,7 @@ def test_files_that_cannot_be(
 def test_progress_has_lines_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """30 lines were there at the start; 20 more took 4 seconds, and 50 are left."""
     now = iter([100.0, 104.0])
-    monkeypatch.setattr("waitinfo.cli.display.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("waitinfo.cli.console.time.monotonic", lambda: next(now))
     pace = Pace(100)
     assert pace.text(30) == "30 of 100 lines"
     assert pace.text(50) == "50 of 100 lines, 5 per second, 0:00:10 left"
@@ -497,3 +527,38 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     out = tmp_path / "a[bold]b[/red]"
     done = called("prepare", "--tsv", tsv, "--vocab", "words:1", "--out", out)
     assert done.returncode == 0 and str(out) in done.stderr
+
+
+# Lines typed in an editor
+
+
+def test_words_are_read_when_they_are_complete(run: Path) -> None:
+    line = TypedLine(waitinfo.load(run), 3.0)
+    read = []
+    for number in range(len("ba be bi") + 1):
+        line.edit("ba be bi"[:number])
+        read.append(line.read)
+    assert read == ["", "", "", "ba ", "ba ", "ba ", "ba be ", "ba be ", "ba be "]
+
+
+def test_a_line_that_is_changed_is_translated_anew(run: Path) -> None:
+    translator = waitinfo.load(run)
+    line = TypedLine(translator, 3.0)
+    for text in ("ba be bi ", "ba bo", "ba bo du da "):
+        line.edit(text)
+    written = translation(line.end("ba bo du da de"))
+    assert written == translator.translate(["ba bo du da de"], 3.0)[0]
+
+
+def test_typing_in_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt_toolkit = pytest.importorskip("prompt_toolkit")
+    translator = waitinfo.load(run)
+    with (
+        prompt_toolkit.input.create_pipe_input() as keys,
+        prompt_toolkit.application.create_app_session(
+            input=keys, output=prompt_toolkit.output.DummyOutput()
+        ),
+    ):
+        keys.send_text("ba be bi\rdu\r\x04")  # two lines, and Ctrl-D
+        type_lines(translator, None, VIEWS["words"]())
+    assert capsys.readouterr().out.splitlines() == translator.translate(["ba be bi", "du"])

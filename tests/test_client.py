@@ -21,7 +21,7 @@ from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Client, Translator, WaitinfoError
 from waitinfo.client import clients
 from waitinfo.client.clients import FIELDS, RemoteStream
-from waitinfo.client.replay import Replay
+from waitinfo.client.remote import Pending
 from waitinfo.serving import protocol
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.server import bind
@@ -159,7 +159,7 @@ def test_flushes_are_replayed(server: Running) -> None:
 
 
 def test_what_is_done_with_is_forgotten() -> None:
-    replay = Replay()
+    replay = Pending()
     for text in ("ab cd", ". ef", " gh"):
         replay.sent({"type": "text", "text": text})
     said = {"position": 0, "sentence": 0, "read": 2, "last": ""}

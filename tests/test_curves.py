@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evaluations import point
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import (
@@ -23,8 +24,9 @@ from waitinfo.evaluation.curves import (
     published_curves,
     published_settings,
 )
+from waitinfo.evaluation.plot import curve_style, style_numbers
 from waitinfo.evaluation.points import LATER, LATER_OF, read_points
-from waitinfo.systems import build_system
+from waitinfo.systems import SYSTEMS, build_system
 
 
 def curve(name: str, *pairs: tuple[float, float]) -> Curve:
@@ -46,17 +48,6 @@ def test_grid_is_round() -> None:
     assert default_grid([curve("a", (1.2, 0), (9.1, 0)), curve("b", (2.3, 0), (12, 0))]) == [
         3, 4, 5, 6, 7, 8, 9,
     ]  # fmt: skip
-
-
-def point(name: str, k: float, al: float, bleu: float, **options: object) -> dict:
-    return {
-        "format": 2, "name": name, "system": name, "k": k, "dial": "k",
-        "quality": {"BLEU": bleu, "BLEU_interval": 0.5, "BLEU_lowercase": bleu + 1},
-        "paper": {"AL": al}, "word": {"AL": al / 2},
-        "settings": {"system": name, "options": options, "k": k, "ending": "guard", "beam": 1},
-        "test": {"source": {"sha256": "a"}, "reference": {"sha256": "b"}},
-        "model": {"parameters": 10},
-    }  # fmt: skip
 
 
 def test_options_that_came_later_had_their_defaults(tmp_path: Path) -> None:
@@ -159,6 +150,34 @@ def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Wait-info (published)" in out and "BLEU_lowercase above a" in out
 
 
+def test_points_of_models_of_unknown_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in (1, 3):
+        made = point("a", k, 2 * k, 20 + k)
+        made["model"]["parameters"] = None
+        (tmp_path / f"a-{k}.json").write_text(json.dumps(made))
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(tmp_path)])
+    assert not stop.value.code and re.search(r"│ a +│ +1 │ +│ +│", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("tokens", "noted"), [(1000, False), (3000, True)])
+def test_models_that_are_not_trained_alike_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, noted: bool
+) -> None:
+    for name, each in (("a", 1000), ("b", tokens)):
+        for k in (1, 3):
+            made = point(name, k, 2 * k, 20 + k)
+            made["model"] |= {"updates": 500, "tokens_per_update": each}
+            (tmp_path / f"{name}-{k}.json").write_text(json.dumps(made))
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path)])
+    found = capsys.readouterr()
+    assert re.search(rf"│ b +│ +1 │ +10 │ +500 × {tokens:,} │", found.out)
+    assert ("the models differ" in found.err) == noted
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -205,3 +224,13 @@ def test_points_of_different_test_sets_are_not_compared(
     with pytest.raises(SystemExit) as stop:
         main(["compare", str(tmp_path), "--only", "a"])
     assert not stop.value.code
+
+
+def test_a_system_has_its_style_in_every_picture() -> None:
+    alone = dict(zip(SYSTEMS, style_numbers(list(SYSTEMS)), strict=True))
+    assert len(set(alone.values())) == len(SYSTEMS)
+    assert len({str(curve_style(number)) for number in range(30)}) == 30
+    some = ["student", "multipath", "wait-k catch_up=6", "wait-k catch_up=8", "mma"]
+    found = style_numbers(some)
+    assert found[1:3] == [alone["multipath"], alone["wait-k"]] and found[4] == alone["mma"]
+    assert len(set(found)) == len(some)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.engines import RejectOddTokens, restless, sentences
-from tests.oracle import dial_near, uncached_decodes
+from tests.oracle import brute_force_candidates, dial_near, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import SYSTEMS, build_system
-from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.special import BOS, EOS
 from waitinfo.translation.decoding import BeamDecoder
 
 
@@ -87,36 +87,6 @@ def test_infos_equal_those_of_the_model(tiny_model) -> None:
 def test_unknown_ending(tiny_model) -> None:
     with pytest.raises(WaitinfoError, match="unknown ending 'never'"):
         Decoder(tiny_model(), build_system("full"), "never")
-
-
-Scored = list[tuple[float, list[int]]]
-
-
-def brute_force_candidates(
-    model, source: list[int], width: int, penalty: float
-) -> tuple[Scored, Scored]:
-    """Beam search with whole passes and Python lists: what ended, and what was going on."""
-    beams: Scored = [(0.0, [])]
-    ended: Scored = []
-    limit = 2 * (len(source) + 1) + 10
-    for length in range(1, limit + 1):
-        candidates = []
-        for total, tokens in beams:
-            embedded = model.embed_source(torch.tensor([[*source, EOS]]))
-            encoded = model.encode(embedded, torch.tensor([len(source) + 1]))
-            target = model.embed_target(torch.tensor([[BOS, *tokens]]))
-            visible = torch.full((1, len(tokens) + 1), len(source) + 1)
-            states = model.decode(target, encoded, visible).states[:, -1]
-            logp = model.logits(states).float().log_softmax(-1)[0]
-            candidates += [
-                (total + float(p), [*tokens, t]) for t, p in enumerate(logp) if t not in (PAD, BOS)
-            ]
-        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * width]
-        ended += [(s / length**penalty, t[:-1]) for s, t in candidates[:width] if t[-1] == EOS]
-        beams = [c for c in candidates if c[1][-1] != EOS][:width]
-        if len(ended) >= width:
-            break
-    return ended, beams
 
 
 def brute_force_beam(model, source: list[int], width: int, penalty: float) -> list[int]:

@@ -26,13 +26,19 @@ from waitinfo.systems import SYSTEMS
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.training import measuring, train
+from waitinfo.training import defaults, train
 from waitinfo.training.config import RunConfig, TrainingConfig, given_names
-from waitinfo.training.defaults import Circumstances, Speed, choose_settings
+from waitinfo.training.defaults import (
+    Circumstances,
+    Speed,
+    Trial,
+    choose_settings,
+    fastest_threads,
+    observe,
+)
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.distributed import ProcessGroup
-from waitinfo.training.measuring import Trial, fastest_threads, observe
-from waitinfo.training.run import fit_settings
+from waitinfo.training.run_folder import fit_settings
 from waitinfo.training.validation import token_entropy
 
 LARGE = Circumstances(pairs=1_900_000, tokens=60_000_000, width=512)
@@ -135,7 +141,7 @@ def test_time_is_measured_only_if_something_depends_on_it(
         asked.append((timed, free))
         return SMALL
 
-    monkeypatch.setattr("waitinfo.training.run.observe", seen)
+    monkeypatch.setattr("waitinfo.training.run_folder.observe", seen)
     corpus = Corpus(toy_corpus)
 
     def fit(**training: object) -> None:
@@ -170,8 +176,8 @@ def test_more_threads_are_used_only_if_they_are_faster(
 def test_idle_threads_leave_busy_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     for busy, idle in ((0.1, 8), (3.0, 5), (7.9, 1), (50.0, 1)):
-        monkeypatch.setattr(measuring.os, "getloadavg", lambda busy=busy: (busy, 0, 0))
-        assert measuring.idle_threads() == idle
+        monkeypatch.setattr(defaults.os, "getloadavg", lambda busy=busy: (busy, 0, 0))
+        assert defaults.idle_threads() == idle
 
 
 def test_speed_is_fitted_to_two_sizes(toy_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from examples import demo
-from tests.test_docs import check_command
+from tests.commands import check_command
 
 SECONDS = 25  # of words that arrive at speaking speed
 

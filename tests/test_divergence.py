@@ -20,9 +20,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import sha256
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.finite import FiniteGuard
 from waitinfo.training.trainer import MOST_SKIPPED, Trainer
-from waitinfo.training.updates import Objective
+from waitinfo.training.updates import FiniteGuard, Objective
 
 DEVICES = [
     "cpu",

@@ -8,7 +8,6 @@ import doctest
 import inspect
 import os
 import re
-import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import VERBS, parsed
+from tests.commands import VERBS, arguments_of, check_command, check_options
 from waitinfo.systems import System
 from waitinfo.trained.folder import bundled_models, find_model
 
@@ -63,6 +62,7 @@ def prelude(folder: Path) -> dict[str, Any]:
     return {"__name__": "__main__", "microphone": lambda: " ".join(SENTENCES).split()}
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("page", [p for p in GUIDES if any(fenced(p, "python"))], ids=title)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a page run one after the other and share their names; they may `await`."""
@@ -124,33 +124,6 @@ def inline_commands(text: str) -> Iterator[str]:
     for code in re.findall(r"`([^`]+)`", without_blocks):
         if found := COMMAND.match(code):
             yield found["rest"]
-
-
-def arguments_of(command: str) -> list[str]:
-    """The arguments of a command line, without comments, pipes and redirections."""
-    lexer = shlex.shlex(command, posix=True, punctuation_chars="|>&;")
-    lexer.whitespace_split, lexer.commenters = True, "#"
-    arguments = []
-    for word in lexer:
-        if set(word) <= set("|>&;"):
-            break
-        arguments.append(word)
-    return arguments
-
-
-def check_options(arguments: list[str]) -> None:
-    verb = VERBS[arguments[0]]
-    known = {"--help", *(o for p in verb.params for o in (*p.opts, *p.secondary_opts))}
-    given = {word.partition("=")[0] for word in arguments[1:] if re.match(r"--?[a-z]", word)}
-    assert given <= known, f"{verb.name} has no {', '.join(sorted(given - known))}"
-
-
-def check_command(command: str) -> None:
-    """Every option exists, and a command that is not cut short parses."""
-    arguments = arguments_of(command)
-    check_options(arguments)
-    if "…" not in command:
-        parsed(*arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)

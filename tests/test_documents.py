@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import done_quietly
+from tests.evaluations import SENTENCES, evaluated_model, written_set
 from tests.streams import live_delays
-from tests.test_evaluation import SENTENCES, loaded, test_set
-from tests.test_simuleval import main_quietly
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents
@@ -32,10 +32,19 @@ from waitinfo.streaming.translator import Translator
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
-__all__ = ["loaded", "test_set"]  # fixtures
-
 TALK = """und dann haben wir gestern lange über den bericht gesprochen den die kommission vorgelegt
     hat aber niemand war damit zufrieden deshalb treffen wir uns morgen noch einmal """
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> TestSet:
+    return written_set(tmp_path)
+
 
 # Documents
 
@@ -248,7 +257,7 @@ def test_conditions_side_by_side(
     loaded: LoadedModel, test_set: TestSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "points.jsonl"
-    main_quietly(*evaluate(loaded, test_set, "--condition", "clean,errors-10,documents-lower",
+    done_quietly(*evaluate(loaded, test_set, "--condition", "clean,errors-10,documents-lower",
                            "--documents", 2, "--k", 2, "--out", out))  # fmt: skip
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if "│" in line]
@@ -256,7 +265,7 @@ def test_conditions_side_by_side(
     points = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert [p["set"] for p in points] == ["t", "t-errors-10", "t-documents-lower"]
     folder = tmp_path / "folder"
-    main_quietly(
+    done_quietly(
         *evaluate(loaded, test_set, "--condition", "clean,lower", "--k", 2, "--out", folder)
     )
     assert (folder / "wait-info-2.json").exists() and (folder / "lower/wait-info-2.json").exists()
@@ -277,7 +286,7 @@ def test_calibrating_and_asking_for_a_lag(
     with pytest.raises(SystemExit):
         main(evaluate(loaded, test_set, "--lag", 3, "--out", out))
     assert "not calibrated for wait-info" in capsys.readouterr().err
-    main_quietly(*evaluate(loaded, test_set, "--calibrate", "--k", "0,3,50"))
+    done_quietly(*evaluate(loaded, test_set, "--calibrate", "--k", "0,3,50"))
     stored = json.loads((loaded.folder / "calibration.json").read_text())
     points = stored["systems"]["wait-info"]["points"]
     assert [point["k"] for point in points] == [0, 3, 50]
@@ -287,12 +296,12 @@ def test_calibrating_and_asking_for_a_lag(
         scored = evaluation.score(Decoding(point["k"]), found, evaluation.traces(found))
         assert scored["word"]["LAAL"] == pytest.approx(point["lag"])
     lag = points[0]["lag"]
-    main_quietly(*evaluate(loaded, test_set, "--lag", lag, "--out", out))
+    done_quietly(*evaluate(loaded, test_set, "--lag", lag, "--out", out))
     (file,) = out.glob("wait-info-lag-*.json")
     point = json.loads(file.read_text())
     assert point["word"]["LAAL"] == pytest.approx(lag) and point["dial"] == "lag"
     assert point["settings"]["k"] == 0
-    main_quietly(*evaluate(loaded, test_set, "--lag", lag, "--documents", "all", "--out", out))
+    done_quietly(*evaluate(loaded, test_set, "--lag", lag, "--documents", "all", "--out", out))
     capsys.readouterr()
     for options, message in (
         (("--lag", 99, "--out", out), "lag = 99: this model is calibrated for lags from"),
@@ -309,7 +318,7 @@ def test_calibrating_and_asking_for_a_lag(
         with pytest.raises(SystemExit):
             main(evaluate(loaded, test_set, *options))
         assert message in capsys.readouterr().err
-    main_quietly("translate", "--model", loaded.folder, "--lag", lag, "Ja. Das ist gut.")
+    done_quietly("translate", "--model", loaded.folder, "--lag", lag, "Ja. Das ist gut.")
     assert capsys.readouterr().out.strip()
     with pytest.raises(SystemExit):
         main(["translate", "--model", str(loaded.folder), "--lag", "3", "--k", "2", "Ja."])

@@ -119,7 +119,7 @@ def test_nothing_is_encoded_or_decoded_twice(monkeypatch) -> None:
     monkeypatch.setattr(
         Transformer, "extend", lambda s, x, *a: encoded.append(x.at.numel()) or extend(s, x, *a)
     )
-    monkeypatch.setattr(Transformer, "step", lambda s, *a: steps.append(1) or step(s, *a))
+    monkeypatch.setattr(Transformer, "step", lambda s, *a, **o: steps.append(1) or step(s, *a, **o))
     source = [5, 6, 7, 8, 9, 10, 11, 12]
     engine = Engine(model, system, slots=1, capacity=16, ending="allow")
     slot = engine.open(2.0)

@@ -9,10 +9,8 @@ import types
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.conftest import tiny_config
-from tests.engines import restless
+from tests.evaluations import SENTENCES, evaluated_model, interrupt_once, written_set
 from tests.streams import live_delays
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import quality, timing
@@ -20,43 +18,19 @@ from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate
 from waitinfo.evaluation.output import FolderOutput, UnfinishedPoint
 from waitinfo.evaluation.timing import Timing
 from waitinfo.evaluation.trace import word_trace
-from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.translator import Translator
-from waitinfo.systems import build_system
-from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained.saving import LoadedModel, load_model, save_model
-
-SENTENCES = [
-    ("Ich gehe heute nach Hause.", "I am going home today."),
-    ("Das ist gut. Sehr gut, sogar!", "That is good. Very good, even!"),
-    ("Unwahrscheinlichkeit überall", "Improbability everywhere"),
-    ("Ja.", "Yes."),
-    ("Wir haben gestern das Haus verkauft.", "We sold the house yesterday."),
-]
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """An untrained model with varied output and real subwords, saved in a folder."""
-    lines = [text for pair in SENTENCES for text in pair] * 3
-    tokenizer, _ = train_tokenizer(lines, VocabularySpec("bpe", 330))
-    torch.manual_seed(4)
-    size = len(tokenizer)
-    config = tiny_config(source_vocabulary=size, target_vocabulary=size, info="attention")
-    model = restless(Transformer(config)).eval()
-    folder = tmp_path_factory.mktemp("model") / "m"
-    system = build_system("wait-info")
-    save_model(folder, model, model.weights(), system, Vocabulary(tokenizer, tokenizer))
-    return load_model(folder)
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture
 def test_set(tmp_path: Path) -> TestSet:
-    source, reference = tmp_path / "t.de", tmp_path / "t.en"
-    source.write_text("".join(f"{a}\n" for a, _ in SENTENCES), "utf-8")
-    reference.write_text("".join(f"{b}\n" for _, b in SENTENCES), "utf-8")
-    return TestSet.read(source, reference)
+    return written_set(tmp_path)
 
 
 # Words
@@ -98,22 +72,6 @@ def test_traces_are_what_a_stream_shows(loaded: LoadedModel) -> None:
 
 
 # Points
-
-
-def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Interrupt the next decoding after two sentences; return the sentence counts of all calls."""
-    real = Decoder.results
-    asked: list[int] = []
-
-    def cut_off(self: Decoder, sentences: list, k: float):
-        asked.append(len(sentences))
-        for number, item in enumerate(real(self, sentences, k)):
-            if number == 2 and len(asked) == 1:
-                raise KeyboardInterrupt
-            yield item
-
-    monkeypatch.setattr(Decoder, "results", cut_off)
-    return asked
 
 
 def test_an_interrupted_point_continues_where_it_stopped(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.test_curves import point
+from tests.evaluations import point
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
 FILES = {
@@ -40,7 +42,7 @@ TOP = {"config", "errors", "lazy", "progress", "storage"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
 # Parts outside the core, each with an extra of its own.
 PACKAGES = {
-    "serving": {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "serving": {"fastapi", "prometheus_client", "lxml", "pydantic", "starlette", "uvicorn"},
     "client": {"websockets"},
 }
 # Further imports of a part, only inside functions: extras or large packages.
@@ -225,3 +227,17 @@ def test_prepare_needs_no_torch(tmp_path: Path) -> None:
     tsv.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
     command("prepare", "--tsv", str(tsv), "--vocab", "words:1", "--out", str(tmp_path / "corpus"))
     assert (tmp_path / "corpus" / "corpus.json").exists()
+
+
+def test_each_equation_of_the_paper_has_one_home() -> None:
+    """One line of the package names each of equations 4 to 12, as docs/model.md says."""
+    sources = [p.read_text("utf-8") for end in ("py", "c", "h") for p in SOURCE.rglob(f"*.{end}")]
+    named = Counter(int(n) for text in sources for n in re.findall(r"Eq\. (\d+)", text))
+    assert all(named[number] == 1 for number in range(4, 13)), named
+    page = (SOURCE.parents[1] / "docs" / "model.md").read_text("utf-8")
+    homes = re.findall(r"^\| ([\d, ]+) \| .* \| `(?:\w+\.)?(\w+)` in `(.+)` \|$", page, re.M)
+    assert sorted(int(n) for row, _, _ in homes for n in row.split(", ")) == list(range(4, 13))
+    for row, name, file in homes:
+        text = (SOURCE / file).read_text("utf-8")
+        assert re.search(rf"(def|class) {name}\b", text), name
+        assert all(f"Eq. {number}" in text for number in row.split(", ")), row

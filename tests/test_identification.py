@@ -15,9 +15,10 @@ import pytest
 from tests.streams import toy_model
 from waitinfo.cli.app import main
 from waitinfo.streaming.translator import Translator, load
-from waitinfo.text.common_words import NAMES, WORDS
 from waitinfo.text.identification import (
+    NAMES,
     SCRIPTS,
+    WORDS,
     LanguageWarning,
     LanguageWatch,
     other_language,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streams import record, some_text, toy_model
+from tests.streams import calibration, record, some_text, toy_model
 from waitinfo import AsyncTranslator, Translator
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.calibrate import default_dials, measured_lag
@@ -34,13 +34,6 @@ from waitinfo.trained.calibration import (
     read_calibration,
     write_calibration,
 )
-
-
-def calibration(whole: bool = False, slope: float = 1.0, pace: float = 1.0) -> Calibration:
-    """Dials 1 to 9; the lag is the dial times a slope, and a stream measures half a word less."""
-    points = [CalibrationPoint(k, slope * k, slope * k - 0.5, 20 + k) for k in range(1, 10)]
-    return Calibration(tuple(points), whole, pace)
-
 
 # Calibrations
 

@@ -12,7 +12,7 @@ from tests.oracle import batch_of, dial_near
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.attention import CachePosition
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import CacheRows
 from waitinfo.systems import SYSTEMS, LossContext, build_system
 from waitinfo.systems.base import whole_source
 
@@ -143,7 +143,7 @@ def test_steps_equal_a_whole_pass(tiny_model, kind: dict) -> None:
     whole = forward(model, batch, visible)
     encoded = model.encode(model.embed_source(batch.source), batch.source_lengths)
     caches = model.new_caches(2, 3, 5)
-    everyone = Rows.of(range(3), model.device)
+    everyone = CacheRows.of(range(3), model.device)
     place = torch.tensor([0, 0, 0])
     moves = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]]
     rows = torch.arange(3)

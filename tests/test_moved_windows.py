@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import recorded_engine
-from tests.streams import WORDS, record, toy_model
-from tests.test_lag import calibration
+from tests.engines import Veto, recorded_engine
+from tests.streams import WORDS, calibration, record, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
 from waitinfo.streaming.replay import Replay
@@ -72,7 +71,7 @@ class Interrupted:
     def replay(self, stream: Stream) -> Replay:
         return Replay(
             self.path, self.sentence, 0.0, self.begun, self.kept, self.shown, self.punctuated,
-            dial=stream.dial_state(self.sentence),
+            dial=stream.dial_state(self.sentence), memory=stream.memory(self.sentence),
         )  # fmt: skip
 
 
@@ -122,6 +121,31 @@ def test_every_kind_of_attention_continues(system: str) -> None:
     server = translator(system)
     dial = {} if system in ("mma", "gsimt") else {"k": 2.0}
     assert interrupt_everywhere(server, plain(5, 14), "none:8", every=5, **dial) > 1
+
+
+@pytest.mark.parametrize(
+    ("system", "k"),
+    [("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)],
+)
+def test_every_policy_continues(system: str, k: float) -> None:
+    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=4, k=k) > 1
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if recorded:
+        monkeypatch.setattr(
+            "waitinfo.streaming.translator.new_engine",
+            lambda *given: recorded_engine(*given[:6]),
+        )
+    server = Translator(replace(toy_model(), system=Veto()), streams=4, capacity=24)
+    words = plain(8, 16)
+    assert interrupt_everywhere(server, words, "none:8", k=1.0) > 1
+    stream = server.stream(1.0, segment="none:8")
+    stream.push(" ".join(words))
+    assert stream.memory(1) != (), "the test needs a window that keeps something"
+    with pytest.raises(WaitinfoError, match="replay: the policy remembers 2 numbers, not"):
+        server.stream(replay=Replay(memory=(1.0,)))
 
 
 def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:

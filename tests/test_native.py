@@ -7,14 +7,13 @@ import random
 import signal
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.test_integer import integers
-from waitinfo.model import ModelConfig, Transformer, native
+from tests.integers import FOUND, NEEDS_KERNELS, integers
+from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.integers import conversion
 from waitinfo.model.integers import matrix as products
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels
@@ -25,8 +24,7 @@ from waitinfo.streaming.engine.compiled import NativeBackend
 from waitinfo.systems import build_system
 from waitinfo.text.special import BOS
 
-FOUND = sorted(Path(native.__file__).parent.glob("_kernels*.so"))
-pytestmark = pytest.mark.skipif(not FOUND, reason="the kernels were not built: no C compiler")
+pytestmark = NEEDS_KERNELS
 
 
 @pytest.fixture(params=KINDS)

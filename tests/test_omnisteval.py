@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_simuleval import main_quietly
-from tests.test_simuleval import run as trained_run
-from tests.tools import python_with
+from tests.commands import done_quietly
+from tests.tools import ROOT, python_with, trained_briefly
 
 VERSION = "0.1.10"
-run = trained_run  # a fixture: a model trained briefly on real sentences
+
+
+@pytest.fixture(scope="module", params=["bpe:800", "words:3"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_briefly(tmp_path_factory.mktemp("omnisteval"), request.param)
+
 
 # Scores of the tool without rounding: documents, or single sentences.
 DRIVER = """
@@ -51,10 +55,22 @@ def omnisteval(tool: Path, folder: Path, kind: str) -> tuple[dict[str, float], l
     return scores, texts
 
 
+def documented_command(tool: Path, folder: Path) -> str:
+    """What the command in docs/evaluation.md prints in the folder of a point."""
+    page = (ROOT / "docs" / "evaluation.md").read_text("utf-8").replace("\\\n", " ")
+    (command,) = (line.split() for line in page.splitlines() if "omnisteval longform" in line)
+    done = subprocess.run(
+        [tool.parent / command[0], *command[1:]], cwd=folder, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
 def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     out = run / "documents"
-    main_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
+    done_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
                  run / "test.en", "--k", "2", "--condition", "clean,documents", "--documents", 7,
                  "--out", out)  # fmt: skip
     folder = out / "documents" / "wait-info-2"
@@ -67,6 +83,10 @@ def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     for name in ("LongYAAL", "LongLAAL", "LongAL"):
         theirs = found[f"long_{name.removeprefix('Long').lower()}"] / 1000
         assert ours["documents"][name] == pytest.approx(theirs, abs=1e-6), name
+
+    printed = documented_command(tool, folder)
+    assert f"{1000 * ours['documents']['LongYAAL']:.4f}" in printed
+    assert f"{ours['quality']['BLEU']:.4f}" in printed
 
     ours = json.loads((out / "wait-info-2.json").read_text())
     found, _ = omnisteval(tool, out / "wait-info-2", "single")

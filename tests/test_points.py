@@ -12,18 +12,24 @@ from typing import Any
 
 import pytest
 
-from tests import test_evaluation
-from tests.test_curves import point
-from tests.test_evaluation import SENTENCES, interrupt_once
+from tests.evaluations import SENTENCES, evaluated_model, interrupt_once, point, written_set
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, evaluate_point, training_run
+from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet, TrainingRun, evaluate_point
 from waitinfo.evaluation.output import FileOutput, FolderOutput, Output, text_folder
 from waitinfo.evaluation.points import PointKey, parse, read_file, read_points, select, set_name
 from waitinfo.model.transformer import Transformer
 from waitinfo.trained.saving import LoadedModel
 
-loaded, test_set = test_evaluation.loaded, test_evaluation.test_set  # fixtures
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return evaluated_model(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> TestSet:
+    return written_set(tmp_path)
 
 
 def run_point(name: str = "a", k: float = 1.0, **changes: Any) -> dict:
@@ -154,16 +160,22 @@ def test_a_file_keeps_runs_and_sets_apart(
     assert [p["settings"]["ending"] for p in read_points([tmp_path])] == ["guard"] * 2 + ["allow"]
 
 
-def test_the_run_and_its_seed_come_from_the_run_folder(loaded: LoadedModel, tmp_path: Path) -> None:
-    (tmp_path / "de-en-7" / "best").mkdir(parents=True)
-    assert training_run(tmp_path / "de-en-7" / "best") == ("best", None)
-    for settings, expected in (
-        ({"resolved": {"training": {"seed": 7}}}, ("de-en-7", 7)),
-        ({"of": "another version"}, ("best", None)),
+def test_a_point_knows_its_training_run(loaded: LoadedModel, tmp_path: Path) -> None:
+    run = tmp_path / "de-en-7"
+    (run / "best").mkdir(parents=True)
+    assert TrainingRun.of(run / "best") == TrainingRun("best")
+    training = {"seed": 7, "batch_tokens": 500, "accumulate": 2}
+    for record, expected in (
+        ({"resolved": {"training": {"seed": 7}}}, TrainingRun("de-en-7", 7)),
+        ({"of": "another version"}, TrainingRun("best")),
+        ({"resolved": {"training": training}, "processes": 4}, TrainingRun("de-en-7", 7)),
     ):
-        (tmp_path / "de-en-7" / "run.json").write_text(json.dumps(settings))
-        assert training_run(tmp_path / "de-en-7" / "best") == expected
-    assert training_run(loaded.folder) == ("m", None)
+        (run / "run.json").write_text(json.dumps(record))
+        assert TrainingRun.of(run / "best") == expected
+    lines = [{"update": n, "loss": 1.0} for n in (1, 50, 100)] + [{"update": 90, "bleu": 20.0}]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert TrainingRun.of(run / "best") == TrainingRun("de-en-7", 7, 100, 4000)
+    assert TrainingRun.of(loaded.folder) == TrainingRun("m")
 
 
 def test_another_precision_is_another_point(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.test_speech import edits
+from tests.oracle import edits
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import edit_alignment, soft_alignment
 from waitinfo.evaluation.edit_alignment import Pairs

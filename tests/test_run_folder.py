@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_runs import command, values
+from tests.training_runs import command, metrics, values
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
+from waitinfo.training.run_folder import settings_like
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -132,3 +133,33 @@ def test_an_unknown_device_is_named(
         main(command(tmp_path / "run", config, "--device", "abacus")[2:])
     assert stop.value.code == 2
     assert "training.device abacus: cannot be used" in capsys.readouterr().err
+
+
+# Runs like others
+
+
+def test_another_system_is_trained_alike(toy_corpus: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(values(toy_corpus, updates=4, seed=5), first, display=SilentDisplay())
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--like", str(first), "--system", "multipath", "--out", str(second)])
+    assert not stop.value.code
+    records = [json.loads((run / "run.json").read_text())["resolved"] for run in (first, second)]
+    assert records[0]["training"] == records[1]["training"]
+    assert records[1]["system"]["name"] == "multipath"
+    sizes = ("width", "ffn", "encoder_layers", "decoder_layers", "heads", "dropout")
+    assert all(records[0]["model"][name] == records[1]["model"][name] for name in sizes)
+    assert metrics(first)[-1]["update"] == metrics(second)[-1]["update"] == 4
+
+
+def test_a_timed_run_is_repeated_by_its_updates(toy_corpus: Path, tmp_path: Path) -> None:
+    train(values(toy_corpus, updates=4), tmp_path / "run", display=SilentDisplay())
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record["resolved"]["training"] |= {"updates": 10**6, "max_minutes": 3.0}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    found = settings_like(tmp_path / "run")
+    assert found["training"]["updates"] == 4 and found["training"]["max_minutes"] == 0
+    assert found["training"]["cooldown"] == 0.25  # as timed runs have
+    assert found["system"] == record["resolved"]["system"]
+    with pytest.raises(WaitinfoError, match="nowhere: is no folder of a run"):
+        settings_like(tmp_path / "nowhere")

@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.streams import WORDS, record, some_text, toy_model
+from tests.streams import LONG, alone, record, some_text, toy_model
 from waitinfo import Event, Stream, Translator, WaitinfoError
-from waitinfo.streaming.observer import Observer, RoundStats
+from waitinfo.streaming.event import Observer, RoundStats
 from waitinfo.streaming.session import Session
 from waitinfo.systems.base import PolicyState, System
-
-LONG = " ".join(WORDS * 30)
 
 
 class Recorder(Observer):
@@ -59,15 +57,6 @@ def quick_switches() -> Iterator[None]:
 
 
 @lru_cache
-def alone(text: str, k: float = 2) -> list[tuple]:
-    """The events of a stream that runs alone and gets one word at a time."""
-    stream = Translator(toy_model(), streams=1, capacity=48).stream(k, history=None)
-    for word in text.split():
-        stream.push(word)
-    stream.finish()
-    return record(stream.trace)
-
-
 def in_threads(*tasks: Callable[[], object]) -> list[object]:
     """Run tasks at the same time; return their results or exceptions."""
     found: list[object] = [None] * len(tasks)

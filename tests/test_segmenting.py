@@ -16,7 +16,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.segmenter import Pauses, Segmentation
 from waitinfo.streaming.stream import Stream
-from waitinfo.streaming.window import Cut, Mark, Window
+from waitinfo.streaming.window import Boundary, Cut, Window
 
 SEGMENTS = ["auto:9", "none:8", "none:8", "pause", "punctuation", "whole"]
 
@@ -102,7 +102,8 @@ def sizes(stream: Stream) -> list[int]:
     return [
         *map(len, (window.words, window.starts, window.marks, window.reads)),
         *map(len, (reader.queue, reader._letters, builder._open, channel.inbox)),
-        *map(len, (state.sources[slot], state.targets[slot], state.paths[slot])),
+        state.length.item(slot),
+        state.written.item(slot),
     ]
 
 
@@ -219,7 +220,7 @@ def window(starts: str, marks: str, reads: list[int]) -> Window:
     found = Window()
     found.starts = [letter == "x" for letter in starts]
     found.words = ["w" if start else None for start in [*found.starts[1:], True]]
-    codes = {"-": Mark.NOTHING, "w": Mark.WORD, "s": Mark.SENTENCE}
+    codes = {"-": Boundary.NOTHING, "w": Boundary.WORD, "s": Boundary.SENTENCE}
     found.marks = [codes[letter] for letter in marks]
     found.reads, found.shown = reads, [0] * len(marks)
     return found

@@ -16,7 +16,7 @@ import pytest
 import tests.serving  # noqa: F401 (skips where the extra is missing)
 from tests.commands import parsed
 from waitinfo.cli.app import main
-from waitinfo.cli.serve import Serve, serve
+from waitinfo.cli.serve import ServeArguments, serve
 from waitinfo.client.clients import Client
 from waitinfo.errors import WaitinfoError
 
@@ -100,7 +100,7 @@ def test_several_models_after_one_flag() -> None:
 
 
 def test_two_models_of_one_name_are_refused() -> None:
-    options = Serve(
+    options = ServeArguments(
         models=[Path("de-en"), Path("de-en")], port=0, streams=1, compare=0, device="cpu",
         dtype="float32", threads=1, idle=1, drain=1, log_level="error",
     )  # fmt: skip

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import threading
 import urllib.parse
 from collections.abc import Iterator
+from html import escape
 from typing import Any
 
 import pytest
 
-from tests.serving import Running, receive, running, send, start, toy_hub, until
+from tests.serving import (
+    Running,
+    receive,
+    running,
+    send,
+    start,
+    toy_hub,
+    toy_served,
+    until,
+    wait_for,
+)
 from waitinfo.serving.guards import KeyLimits, Keys
-from waitinfo.serving.html import Document
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import Models
 
 KEY = "a-secret-key"
 
@@ -54,11 +69,74 @@ def test_texts_lists_and_lines(server: Running) -> None:
     assert detected == {"confidence": 0, "language": "de"}
 
 
+def test_nobody_translates_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its streams are free before the round under way has ended, and no more text is taken in."""
+    from waitinfo.streaming.session import Session
+
+    add, begun, go_on, taken = Session.add, threading.Event(), threading.Event(), []
+
+    def slow(session: Session, text: str, at: float | None) -> None:
+        taken.append(len(text))
+        begun.set()
+        assert go_on.wait(600)
+        add(session, text, at)
+
+    monkeypatch.setattr(Session, "add", slow)
+    with running(toy_hub()) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        body = json.dumps({"q": "ba be bi\n" * 3_000, "source": "de", "target": "en"})
+        connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        assert begun.wait(600)
+        connection.close()
+        wait_for(lambda: server.hub.models.find().free == 4)
+        go_on.set()
+        assert translate(server, q="bo bu")[1]["translatedText"] == expected(server, "bo bu")
+    assert len(taken) <= 5 and max(taken) <= 1_000
+
+
+def test_long_lines_are_handed_in_slices(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a round takes in holds up all other streams."""
+    from waitinfo.streaming.session import Session
+
+    text = "ba be bi, bo bu be " * 300
+    whole = expected(server, text)
+    add, taken = Session.add, []
+
+    def counted(session: Session, text: str, at: float | None) -> None:
+        taken.append(len(text))
+        add(session, text, at)
+
+    monkeypatch.setattr(Session, "add", counted)
+    assert translate(server, q=text)[1]["translatedText"].strip() == whole
+    assert max(taken) <= 1_000 and sum(taken) == len(text.rstrip())
+
+
 def test_forms(server: Running) -> None:
     form = urllib.parse.urlencode({"q": "ba be", "source": "de", "target": "en"})
     kind = "application/x-www-form-urlencoded"
     found = ask(server, "POST", "/translate", form, Content_Type=kind)
     assert found == (200, {"translatedText": expected(server, "ba be")})
+
+
+def multipart(*fields: tuple[str, str], boundary: str = "x-y") -> tuple[str, str]:
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields
+    ]
+    return "".join(parts) + f"--{boundary}--\r\n", f'multipart/form-data; boundary="{boundary}"'
+
+
+def test_multipart_forms(server: Running) -> None:
+    body, kind = multipart(("q", "ba\r\nbe"), ("source", "de"), ("target", "en"))
+    found = ask(server, "POST", "/translate", body, Content_Type=kind)
+    assert found[1]["translatedText"].split() == (
+        f"{expected(server, 'ba')} {expected(server, 'be')}".split()
+    )
+    body, kind = multipart(("q", "ba"), ("q", "be"), ("source", "de"), ("target", "en"))
+    found = ask(server, "POST", "/translate", body, Content_Type=kind)
+    assert len(found[1]["translatedText"]) == 2
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=other"):
+        assert ask(server, "POST", "/translate", body, Content_Type=kind)[0] == 400
 
 
 def test_a_published_client(server: Running) -> None:
@@ -73,24 +151,11 @@ def test_a_published_client(server: Running) -> None:
 def test_html_keeps_its_markup(server: Running) -> None:
     html = '<p class="a&amp;b">ba be<br/>bi <b>bo</b></p><script>ba < 1</script><!-- ba -->&lt;'
     found = translate(server, q=html, format="html")[1]["translatedText"]
-    assert found.startswith('<p class="a&amp;b">') and "<br/>" in found
-    assert found.endswith("<script>ba < 1</script><!-- ba -->" + found.split("-->")[1])
-    assert Document(html).texts == ["ba be", "bi ", "bo", "<"]
-
-
-@pytest.mark.parametrize(
-    ("html", "texts"),
-    [
-        ("a <i>b</i> c", ["a ", "b", " c"]), ("<code>x</code> y", [" y"]),
-        ('<p translate="no">a <b>b</b></p>c', ["c"]), ("a &amp; b", ["a & b"]),
-        ("<p>a</div>b", ["a", "b"]), ("a < b", ["a < b"]), ("", []),
-    ],
-)  # fmt: skip
-def test_html_documents(html: str, texts: list[str]) -> None:
-    document = Document(html)
-    assert document.texts == texts
-    again = Document(document.fill(document.texts))
-    assert again.texts == texts
+    above, below = escape(expected(server, "ba be")), expected(server, "bi bo")
+    assert found.startswith(f'<p class="a&amp;b">{above}<br>') and "</b></p><script>" in found
+    assert "<script>ba < 1</script><!-- ba -->" in found
+    inside = found.split("<br>")[1].split("</p>")[0]
+    assert re.sub(r"</?b>", "", inside) == escape(below, quote=False)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +164,10 @@ def test_html_documents(html: str, texts: list[str]) -> None:
         ({"q": 5}, 400), ({"q": "ba", "target": "fr"}, 400), ({"q": "ba", "source": "fr"}, 400),
         ({"q": "ba", "format": "pdf"}, 400), ({"q": "ba", "k": 0}, 400),
         ({"q": "ba", "model": "none"}, 400), ({"q": ["ba"] * 300}, 413), ({}, 400),
-        ({"q": "ba " * 400_000}, 413), ({"q": "a " * 20_001}, 413),
+        ({"q": "ba " * 400_000}, 413), ({"q": "a " * 20_001}, 413), ({"q": "a" * 4_097}, 413),
+        ({"q": "漢" * 20_001}, 413), ({"q": "漢" + "a" * 4_097}, 413), ({"q": [0] * 300_000}, 413),
+        ({"q": "a\x01" * 20_001}, 413), ({"q": "<b>a</b>" * 5_000, "format": "html"}, 413),
+        ({"q": "<b>" * 300, "format": "html"}, 400),
     ],
 )  # fmt: skip
 def test_bad_requests(server: Running, fields: dict[str, Any], status: int) -> None:
@@ -130,7 +198,9 @@ def test_keys_and_rates_of_requests() -> None:
 
 def test_operations(server: Running) -> None:
     assert ask(server, "GET", "/healthz") == (200, {"status": "ok"})
-    assert ask(server, "GET", "/readyz")[1]["status"] == "ready"
+    ready = {"status": "ready", "free": 4, "models": {"toy": 4}}
+    assert ask(server, "GET", "/readyz") == (200, ready)
+    assert ask(server, "GET", "/readyz?model=none")[0] == 400
     (model,) = ask(server, "GET", "/v1/models")[1]
     assert model["name"] == "toy" and model["dial"]["name"] == "k"
     with server.connect() as socket:
@@ -144,6 +214,17 @@ def test_operations(server: Running) -> None:
         assert 'waitinfo_words_in_total{model="toy"}' in figures
     page = ask(server, "GET", "/")[1]
     assert "<title>" in page and "http://" not in page and "https://" not in page
+
+
+def test_each_model_is_ready_for_itself() -> None:
+    metrics = Metrics()
+    models = [toy_served(metrics, name, streams=1) for name in ("one", "two")]
+    with running(Hub(Models(models), metrics=metrics)) as server, server.connect() as socket:
+        start(socket, model="one")
+        full = {"status": "full", "free": 1, "models": {"one": 0, "two": 1}}
+        assert ask(server, "GET", "/readyz") == (503, full)
+        assert ask(server, "GET", "/readyz?model=one")[0] == 503
+        assert ask(server, "GET", "/readyz?model=two")[0] == 200
 
 
 # OpenAI's realtime translation

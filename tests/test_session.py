@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,9 @@ from tests.streams import toy_tokenizer
 from waitinfo.streaming.engine import READ, WRITE, Kind, TokenEvent
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
+from waitinfo.streaming.words import Piece, WordBuilder
 from waitinfo.text.special import EOS
-from waitinfo.text.tokenizer import Vocabulary
+from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
 
 def session(limit: int = 20, segment: str = "punctuation", **options: bool) -> Session:
@@ -84,6 +87,50 @@ def test_a_word_that_is_too_long_is_cut() -> None:
     assert [word for word in words if word] == ["x" * 10]
 
 
+class Counted(list[int]):
+    """Counts how many tokens are copied."""
+
+    copied = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        if isinstance(place, slice):
+            Counted.copied += len(found)
+            return Counted(found)
+        return found
+
+
+def test_cutting_a_long_word_copies_every_token_once() -> None:
+    stream = session(limit=20)
+    stream._reader.queue.append(Piece("word", Counted(ids("a") * 4_000)))
+    Counted.copied = taken = 0
+    while (found := stream.next_input()) is not None and found.tokens:
+        taken += len(found.tokens)
+        stream.record(token(WRITE, EOS, len(found.tokens) + 1, 1, last=True), 0.0)
+    assert taken == Counted.copied == len(ids("a")) * 4_000
+
+
+def test_showing_a_long_word_decodes_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word without end, as a model writes that has lost its way."""
+    stream = session()
+    tokenizer = stream.vocabulary.target
+    inside = next(
+        t for t in range(4, len(tokenizer))
+        if not (tokenizer.starts_word(t) or tokenizer.is_byte(t)) and tokenizer.piece(t).isascii()
+    )  # fmt: skip
+    decode, decoded = Tokenizer.decode, []
+
+    def counted(self: Tokenizer, tokens: Iterable[int]) -> str:
+        decoded.append(len(given := list(tokens)))
+        return decode(self, given)
+
+    monkeypatch.setattr(Tokenizer, "decode", counted)
+    builder = WordBuilder(tokenizer)
+    assert not any(builder.add(inside) for _ in range(2_000))
+    assert builder.add(inside, last=True) == tokenizer.piece(inside) * 2_001
+    assert sum(decoded) <= 2_001 + 1
+
+
 def test_events_contain_the_words_read_and_shown() -> None:
     text = session()
     text.add("ba be.")
@@ -110,9 +157,7 @@ def test_words_after_an_early_end_are_skipped() -> None:
     assert text.next_input() == (ids("bu"), False)
 
 
-@pytest.mark.parametrize(
-    "module", ["session", "event", "observer", "segmenter", "reader", "window"]
-)
+@pytest.mark.parametrize("module", ["session", "event", "segmenter", "words", "window"])
 def test_the_text_side_needs_no_torch(module: str) -> None:
     script = f"import sys, waitinfo.streaming.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

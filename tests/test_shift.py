@@ -39,7 +39,9 @@ def test_equals_the_uncached_oracle(name: str, kind: EngineKind) -> None:
         cut = draw.randint(0, len(written))
         drop = draw.randint(0, read - 1)  # a target is never kept without a source
         path = [max(1, g - drop) for g in path[cut:]]
-        rows.append(Unfinished([*source[drop:], EOS], k, read - drop, written[cut:], path))
+        row = Unfinished([*source[drop:], EOS], k, read - drop, written[cut:], path)
+        row.memory = engine.remembered(slot)
+        rows.append(row)
         engine.shift(slot, k, drop, cut)
         engine.feed(slot, source[fed:], complete=True)
     kept = [(len(row.written), row.read) for row in rows]

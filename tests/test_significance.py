@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.test_analysis import PAIRS, bleu
+from tests.evaluations import PAIRS, bleu
 from waitinfo.analysis.significance import compare, draw_counts, sampled
-from waitinfo.analysis.study import Decoded
+from waitinfo.analysis.study import Translated
 
 
-def fake(k: float, written: list[str], latencies: list[float]) -> Decoded:
-    return Decoded(k, "guard", [], written, np.array(latencies))
+def fake(k: float, written: list[str], latencies: list[float]) -> Translated:
+    return Translated(k, "guard", [], written, np.array(latencies))
 
 
 def test_significance_by_resampling_the_texts() -> None:

@@ -3,101 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.tools import python_with
-from waitinfo.cli import main
+from tests.commands import done_quietly
+from tests.tools import METRICS, simuleval, simuleval_python, trained_briefly
 
 ROOT = Path(__file__).resolve().parents[1]
-VERSION = "1.1.4"
-METRICS = ("AL", "LAAL", "AP", "DAL", "ATD")
-TATOEBA = ROOT / "examples" / "data" / "tatoeba.de-en.tsv"
-
-# Runs SimulEval like its own command, without rounding its scores. Without an output folder, its
-# instances stay text; with one (and with --score-only) they are read from the log, and ATD then
-# treats delays in words as milliseconds of speech.
-DRIVER = """
-import json, sys
-from simuleval import options
-from simuleval.evaluator import SentenceLevelEvaluator, build_evaluator
-from simuleval.utils.agent import build_system_args
-
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    if "--score-only" in arguments:
-        parser = options.general_parser()
-        options.add_evaluator_args(parser)
-        options.add_scorer_args(parser)
-        options.add_dataloader_args(parser)
-        evaluator = SentenceLevelEvaluator.from_args(parser.parse_args())
-    else:
-        system, args = build_system_args()
-        evaluator = build_evaluator(args)
-        evaluator(system)
-    figures = {**evaluator.quality, **evaluator.latency}
-    texts = [i.prediction for i in evaluator.instances.values()]
-    delays = [i.delays for i in evaluator.instances.values()]
-    print("FIGURES" + json.dumps([figures, texts, delays]))
-"""
 
 
 @pytest.fixture(scope="session")
 def tool() -> Path:
-    return python_with("simuleval", VERSION)
-
-
-Found = tuple[dict[str, float], list[str], list[list[int]]]
-
-
-def simuleval(tool: Path, *calls: list[object]) -> list[Found]:
-    """Scores, texts and delays of each call, all in one process, which takes seconds to start."""
-    given = json.dumps([[str(argument) for argument in call] for call in calls])
-    command = [tool, "-c", DRIVER, given]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FIGURES")]
-    return [tuple(json.loads(line.removeprefix("FIGURES"))) for line in lines]
+    return simuleval_python()
 
 
 @pytest.fixture(scope="module", params=["bpe:800", "words:3"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained briefly on real sentences, with long, varied and often wrong output."""
-    folder = tmp_path_factory.mktemp("simuleval")
-    pairs = TATOEBA.read_text("utf-8").splitlines()[:2000]
-    (folder / "train.tsv").write_text("\n".join(pairs) + "\n", "utf-8")
-    tested = [line.split("\t") for line in TATOEBA.read_text("utf-8").splitlines()[2000:2040]]
-    # Several sentences per line, an apostrophe, numbers, and a reference that is too short.
-    tested += [["Das ist gut. Ich gehe jetzt nach Hause, weil es regnet.", "Good. I go."]]
-    (folder / "test.de").write_text("".join(f"{a}\n" for a, _ in tested), "utf-8")
-    (folder / "test.en").write_text("".join(f"{b}\n" for _, b in tested), "utf-8")
-    main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", request.param, "--out",
-                 folder / "corpus")  # fmt: skip
-    main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
-                 "--out", folder / "run", "--set", "training.updates=80", "training.warmup=20",
-                 "training.lr=0.004", "training.batch_tokens=1000", "training.validate_every=80",
-                 "training.validate_sentences=0", "training.checkpoint_every=80",
-                 "system.whole_source_updates=5", "model.width=64")  # fmt: skip
-    return folder
-
-
-def main_quietly(*arguments: object) -> None:
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        assert not stop.code, f"{arguments}: exit {stop.code}"
+    return trained_briefly(tmp_path_factory.mktemp("simuleval"), request.param)
 
 
 @pytest.mark.parametrize("ending", ["guard", "allow"])
 def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) -> None:
     out = run / ending
-    main_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
+    done_quietly("evaluate", "--model", run / "run", "--source", run / "test.de", "--reference",
                  run / "test.en", "--k", "2", "--ending", ending, "--out", out)  # fmt: skip
     ours = json.loads((out / "wait-info-2.json").read_text())
     live = ["--agent-class", "waitinfo.simuleval.Agent", "--model", run / "run", "--k", 2,
@@ -117,6 +47,30 @@ def test_figures_equal_the_reference_tool(run: Path, tool: Path, ending: str) ->
     assert ours["quality"]["BLEU"] == pytest.approx(scored["BLEU"], abs=1e-6)
     # This is a defect of SimulEval: its ATD from a log differs from that of the same live run.
     assert scored["ATD"] != pytest.approx(found["ATD"], abs=1e-3)
+
+
+POLICIES = {"local-agreement": 2, "alignatt": 2, "confidence": 0.1, "punctuation": 3}
+
+
+@pytest.mark.parametrize("run", ["bpe:800"], indirect=True)
+def test_other_policies_write_alike(run: Path, tool: Path) -> None:
+    """The agent, word by word, and the batched decoder: for a model of another system."""
+    text = "--source", run / "test.de"
+    calls = [
+        ["--agent-class", "waitinfo.simuleval.Agent", "--model", run / "run",
+         "--decoding-system", system, "--k", k, *text, "--target", run / "test.en",
+         "--no-progress-bar", "--no-scoring", "--latency-metrics", *METRICS]
+        for system, k in POLICIES.items()
+    ]  # fmt: skip
+    for (system, k), (_, texts, delays) in zip(
+        POLICIES.items(), simuleval(tool, *calls), strict=True
+    ):
+        done_quietly("evaluate", "--model", run / "run", "--system", system, "--k", k, *text,
+                     "--reference", run / "test.en", "--out", run / "others")  # fmt: skip
+        logged = (run / "others" / f"{system}-{k}" / "instances.log").read_text("utf-8")
+        found = [json.loads(line) for line in logged.splitlines()]
+        assert texts == [line["prediction"] for line in found]
+        assert delays == [line["delays"] for line in found]
 
 
 @pytest.mark.parametrize("run", ["bpe:800"], indirect=True)

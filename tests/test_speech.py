@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.oracle import edits
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
 from waitinfo.text.speech import PLAIN, Copies, Speaker, SpeechStyle, Windows, style_of
-from waitinfo.text.speech.errors import Lexicon
 from waitinfo.text.speech.marks import join, lower_without_punctuation
-from waitinfo.text.speech.numbers import READERS
-from waitinfo.text.speech.numerals import English, German
+from waitinfo.text.speech.numbers import READERS, English, German
+from waitinfo.text.speech.speaker import Lexicon
 
 SENTENCES = [
     "Am 3. Mai 2015 waren es 1.500 Menschen, d.h. 3,5 % mehr als 1995.",
@@ -179,16 +179,6 @@ def test_a_plain_speaker_removes_case_and_marks_only() -> None:
     assert [speaker.say(line) for line in SENTENCES] == [
         lower_without_punctuation(line) for line in SENTENCES
     ]
-
-
-def edits(first: list[str], second: list[str]) -> int:
-    """Levenshtein distance in words."""
-    row = list(range(len(second) + 1))
-    for i, word in enumerate(first, 1):
-        previous, row = row, [i]
-        for j, other in enumerate(second, 1):
-            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (word != other)))
-    return row[-1]
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.15])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,17 @@ from waitinfo.model import transformer
 from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
 from waitinfo.model.config import ModelConfig
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.streaming.engine.slots import Standing
 from waitinfo.streaming.translator import Translator
-from waitinfo.systems import SYSTEMS, LossContext, System, build_system
-from waitinfo.systems.base import PolicyState
+from waitinfo.systems import (
+    SYSTEMS,
+    LossContext,
+    PolicyState,
+    Step,
+    System,
+    build_system,
+    largest,
+    lookup,
+)
 from waitinfo.systems.wait_k import WaitK
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.special import EOS
@@ -55,19 +61,13 @@ def test_a_whole_source_update_builds_one_bias(
 
 
 @pytest.fixture
-def documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[System]]:
+def documented(own_registry: None) -> type[System]:
     """The system in docs/systems.md, from the code on that page."""
-    SYSTEMS.load()
-    monkeypatch.setattr(SYSTEMS, "_names", list(SYSTEMS))
-    monkeypatch.setattr(SYSTEMS, "_classes", dict(SYSTEMS))
     page = (ROOT / "docs" / "systems.md").read_text("utf-8")
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "WindowWaitK" in c]
     names: dict = {"__name__": "__main__"}
     exec(compile(code, "docs/systems.md", "exec"), names)
-    try:
-        yield names["WindowWaitK"]
-    finally:
-        del CROSS_ATTENTIONS["window"]
+    return names["WindowWaitK"]
 
 
 def test_the_documented_system_trains_and_streams(
@@ -135,9 +135,12 @@ def test_names_are_unique(documented: type[System]) -> None:
     assert Unnamed not in CROSS_ATTENTIONS.values()
 
 
-def test_a_config_checks_its_cross_attention() -> None:
+def test_a_model_checks_its_cross_attention(tiny_model) -> None:
+    SYSTEMS.load()
     with pytest.raises(WaitinfoError, match="unknown model.cross_attention 'nearest'.*plain.*gma"):
-        ModelConfig(9, 9, cross_attention="nearest")
+        tiny_model(cross_attention="nearest")
+    with pytest.raises(WaitinfoError, match="model.cross_attention nearest: wait-k requires plain"):
+        build_system("wait-k").check_model(ModelConfig(9, 9, cross_attention="nearest"))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -149,20 +152,50 @@ def test_registered_names_match_the_classes(name: str) -> None:
     assert set(system.milestones) <= vars(system.Options()).keys()
 
 
+AFTER_THE_STEP = {"mma", "gma", "gsimt"}  # always compute the token, by special attention
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
-    system = build_system(name)
-    draw = np.random.default_rng(0)
-    read, written, k = (draw.integers(0, 9, 200) for _ in range(3))
-    infos = (draw.integers(0, 20, 200) / 2 for _ in range(2))
-    standing = Standing(k.astype(float), read, written, draw.random(200) < 0.2, *infos)
-    ready: Any = system.ready
-    assert hasattr(ready, "for_arrays") is (name not in {"mma", "gma", "gsimt"})
-    if hasattr(ready, "for_arrays"):
-        decided = ready(standing.tensors()).tolist()
-        assert ready(standing).tolist() == decided
-        alone = [Standing(*(column[i] for column in standing)) for i in range(200)]
-        assert [bool(ready(one)) for one in alone] == decided
+    system, draw, rows = build_system(name), np.random.default_rng(0), 200
+    read, written, k = (draw.integers(1, 9, rows) for _ in range(3))
+    infos = (draw.integers(0, 20, rows) / 2 for _ in range(2))
+    source = np.where(np.arange(9) < read[:, None], draw.integers(4, 40, (rows, 9)), 0)
+    counts: Any = (k.astype(float), read, written, draw.random(rows) < 0.2, *infos)
+    state = PolicyState(*counts, {"source": source})
+    weights = draw.random((rows, 2, 3, 9)) * (np.arange(9) < read[:, None, None, None])
+    predicted: Any = draw.integers(4, 7, (2, rows))
+    logits = draw.normal(size=(rows, 8), scale=4)
+    step = Step(
+        predicted[0], asked={"logits": logits, "attention": weights, "before": predicted[1]}
+    )
+    assert hasattr(system.ready, "for_arrays") is (name not in AFTER_THE_STEP)
+    for method in ("ready", "accept", "wait", "earlier"):
+        ask: Any = getattr(system, method)
+        if not hasattr(ask, "for_arrays"):
+            continue
+        after = method in ("accept", "wait")
+        decided = ask(state.tensors(), step.tensors()) if after else ask(state.tensors())
+        found = ask(state, step) if after else ask(state)
+        assert found.tolist() == decided.tolist(), method
+        if not after and not system.asks:
+            alone = [PolicyState(*(column[i] for column in counts)) for i in range(rows)]
+            assert [ask(one) for one in alone] == decided.tolist()
+
+
+def test_what_was_not_asked_for_is_an_error() -> None:
+    state, step = PolicyState(*[torch.zeros(1)] * 6), Step(torch.zeros(1), asked={"states": None})
+    with pytest.raises(WaitinfoError, match="state.memory: the policy does not ask for it; add"):
+        _ = state.memory
+    with pytest.raises(WaitinfoError, match="step.logits: the policy does not ask .*'logits'"):
+        _ = step.probability
+
+
+def test_properties_of_tokens_are_looked_up_on_their_device() -> None:
+    table, tokens = np.array([3, 1, 4, 1]), torch.tensor([[2, 0], [3, 3]])
+    for _ in range(2):
+        assert lookup(table, tokens).tolist() == lookup(table, tokens.numpy()).tolist()
+    assert largest(tokens).tolist() == largest(tokens.numpy()).tolist() == [2, 3]
 
 
 def test_an_own_policy_is_not_taken_for_one_for_arrays() -> None:

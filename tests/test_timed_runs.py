@@ -8,7 +8,7 @@ import pytest
 
 from tests.training_runs import FakeTime, idle_trainer, metrics, new_trainer, values
 from waitinfo.training import trainer as trainer_module
-from waitinfo.training.start import resume_from_checkpoint
+from waitinfo.training.run import resume_from_checkpoint
 from waitinfo.training.trainer import Trainer
 
 

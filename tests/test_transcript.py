@@ -89,7 +89,7 @@ def messages(server: Translator, text: str, segment: str, resume: Resume | None)
     """What a client is sent that hands in this text in small pieces, resumed or not."""
     replay = None if resume is None else replay_of(resume)
     stream = server.stream(2, raw=True, segment=segment, replay=replay)
-    found = Transcript(server.vocabulary.target, resume, stream.dial_state)
+    found = Transcript(server.vocabulary.target, resume, stream.dial_state, stream.memory)
     sent = []
     for piece in re.findall(".{1,3}", text):
         found.source.add(piece)
@@ -162,3 +162,16 @@ def test_surrogates_are_joined(pieces: list[str]) -> None:
     ]
     joined = Surrogates()
     assert "".join(joined.add(half) for half in halves) == text
+
+
+def test_endless_spaces_are_forgotten() -> None:
+    """A client may send them for ever, and no word."""
+    source = SourceText()
+    source.add("ba")
+    source.read("ba")
+    for _ in range(100):
+        source.add(" \n\t\x00" * 100)
+        assert len(source._text) <= 400 and source.ahead <= 400
+    source.add("be ")
+    source.read("be")
+    assert source.position == 2 + 100 * 400 + 2 and source.aligned and not source.inside

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import tiny_config
 from tests.engines import restless, sentences
+from tests.integers import integers
+from tests.oracle import brute_force_candidates
 from tests.streams import lines_of_text, toy_model, toy_tokenizer
-from tests.test_decoder import brute_force_candidates
-from tests.test_integer import integers
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.engine import NOT_FINITE, TokenEvent

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.commands import done_quietly
 from tests.streams import model_with
-from tests.test_simuleval import METRICS, main_quietly, simuleval, tool  # noqa: F401
+from tests.tools import METRICS, simuleval, simuleval_python
 from waitinfo import Translator, load
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
-from waitinfo.streaming.words import WordBuilder
-from waitinfo.text.pieces import GrowingWord
+from waitinfo.streaming.words import Reader, WordBuilder
+from waitinfo.text import tokenizer as tokenizers
 from waitinfo.text.scripts import is_unspaced, mostly_unspaced, settled
 from waitinfo.text.special import EOS
-from waitinfo.text.tokenizer import SPACE, Tokenizer, VocabularySpec, train_tokenizer
+from waitinfo.text.tokenizer import SPACE, GrowingWord, Tokenizer, VocabularySpec, train_tokenizer
 from waitinfo.translation.lines import join_sentences
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "en-ja"
@@ -45,6 +45,16 @@ def tokenizer() -> Tokenizer:
 
 
 # Reading
+
+
+def test_marks_without_end_are_looked_at_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(tokenizers, "settled", lambda s: looked.append(len(s)) or settled(s))
+    word = GrowingWord(tokenizer)
+    assert word.add("日" + "\u0301\u0316" * 2_000)[:1] == tokenizer.encode("日")[:1]
+    assert sum(looked) <= 3
 
 
 def test_scripts() -> None:
@@ -237,9 +247,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     for name, side in (("source", 0), ("target", 1)):
         text = "".join(pair[side] + "\n" for pair in pairs[:12])
         (folder / f"test.{name}").write_text(text, "utf-8")
-    main_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", "bpe:1500", "--holdout", "5",
+    done_quietly("prepare", "--tsv", folder / "train.tsv", "--vocab", "bpe:1500", "--holdout", "5",
                  "--out", folder / "corpus")  # fmt: skip
-    main_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
+    done_quietly("train", "--system", "wait-info", "--data", folder / "corpus", "--size", "tiny",
                  "--out", folder / "run", "--set", "training.updates=80", "training.warmup=20",
                  "training.lr=0.004", "training.batch_tokens=600", "training.validate_every=80",
                  "training.validate_sentences=0", "training.checkpoint_every=80",
@@ -282,10 +292,10 @@ def test_streams_in_both_directions(run: Path) -> None:
     assert early > len(sources) / 2, "and shown"
 
 
-def test_latency_equals_simuleval_in_characters(run: Path, tool: Path) -> None:  # noqa: F811
+def test_latency_equals_simuleval_in_characters(run: Path) -> None:
     """Japanese is given to SimulEval with its characters apart."""
     source, target = run / "test.source", run / "test.target"
-    main_quietly("evaluate", "--model", run / "run", "--source", source, "--reference", target,
+    done_quietly("evaluate", "--model", run / "run", "--source", source, "--reference", target,
                  "--k", "2", "--out", run / "out")  # fmt: skip
     point = json.loads((run / "out" / "wait-info-2.json").read_text())
     units = point["units"]
@@ -299,7 +309,7 @@ def test_latency_equals_simuleval_in_characters(run: Path, tool: Path) -> None: 
             "--source", run / "apart", "--target", target, "--no-progress-bar", "--no-scoring",
             "--eval-latency-unit", "char" if units["target"] == CHARACTERS else "word",
             "--latency-metrics", *METRICS]  # fmt: skip
-    ((found, _, delays),) = simuleval(tool, live)
+    ((found, _, delays),) = simuleval(simuleval_python(), live)
     logged = [json.loads(line) for line in (run / "out/wait-info-2/instances.log").open()]
     assert delays == [line["delays"] for line in logged]
     for metric in METRICS:

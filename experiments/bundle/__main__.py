@@ -5,7 +5,7 @@
 
 Packs the model as int8, calibrates it on newstest2013, scores it on newstest2015 and the German
 part of Europarl's test set at every K, as written, spoken and unsegmented, judges everyday
-sentences (bundle/chain.toml has the commands), and writes its card. The model is then in
+sentences (chains/bundle.toml has the commands), and writes its card. The model is then in
 RUN/bundle/packed (or --work), its figures are in results/models, and --install copies it into the
 package. The same command continues an interrupted one.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bundle.card import Facts, make_card
-from experiments.chain import Chain, Stage, read_chain, settings
+from experiments.chain import Chain, read_chain, settings
+from experiments.experiment import summarise_run
 from experiments.pages.bundled import bundled
 from experiments.pages.tables import RESULTS, ROOT, numbers_of, write
-from experiments.run import summarise_run
 from waitinfo.evaluation.points import Point, read_file
 from waitinfo.trained.folder import fingerprint, read_config, resolve_model
 
@@ -32,7 +32,7 @@ LARGEST = 25e6  # bytes of a bundled model
 
 
 def make_chain(given: argparse.Namespace, languages: dict[str, str]) -> Chain:
-    """The stages of bundle/chain.toml, for this model."""
+    """The stages of chains/bundle.toml, for this model."""
     values, stages = read_chain("bundle")
     values = settings(given.set, values)
     filled = {"RUN": str(given.run), "NAME": given.name, "SOURCE": languages["source"],
@@ -137,11 +137,7 @@ def forget_older(chain: Chain) -> None:
 def run_stages(chain: Chain, given: argparse.Namespace) -> None:
     if not given.dry_run:
         forget_older(chain)
-    for name in given.again:
-        chain.forget(name)
-    every: list[Stage] = chain.stages
-    for name in given.stages.split(",") if given.stages else [stage.name for stage in every]:
-        chain.run(name)
+    chain.run_all(given.stages.split(",") if given.stages else None, given.again)
 
 
 def main() -> None:

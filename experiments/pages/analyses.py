@@ -102,7 +102,7 @@ def from_analysis(found: dict[str, Any]) -> dict[str, str]:
     made = {
         "info ratio": f"{found['ratio']['info_ratio']:.2f}",
         "length ratio": f"{found['ratio']['length_ratio']:.2f}",
-        "total of a source less that of its reference": (
+        "total of a source minus that of its reference": (
             f"{signed(found['ratio']['difference']['mean'])}, deviation "
             f"{found['ratio']['difference']['deviation']:.1f}"
         ),

@@ -49,7 +49,11 @@ class Agent(TextToTextAgent):
     def add_args(parser: ArgumentParser) -> None:
         parser.add_argument("--model", help="a model folder, a run folder or a bundled model")
         parser.add_argument("--k", type=float, default=None, help="latency: higher waits longer")
-        parser.add_argument("--system", help="decode with this system instead of the trained one")
+        # SimulEval takes --system for an abbreviation of two options of its own.
+        parser.add_argument(
+            "--decoding-system", "--system", dest="system",
+            help="decode with this system instead of the trained one",
+        )  # fmt: skip
         parser.add_argument(
             "--plugin", nargs="*", default=[], help="Python files that define systems"
         )

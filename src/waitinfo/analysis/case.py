@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from waitinfo.analysis.drawing import legend_below
-from waitinfo.analysis.study import Decoded, Study, Subject
+from waitinfo.analysis.study import Study, Subject, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell, titled
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, plain
+from waitinfo.evaluation.plot import COLOURS, curve_style, plain, style_numbers
 from waitinfo.text.tokenizer import SPACE, Tokenizer
 
 NAME, TITLE = "case", "Case study"
@@ -75,7 +75,7 @@ def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
 
 
 def characters(code: bytes) -> list[str]:
-    """The character at its first byte, nothing at the others; U+FFFD for what is none."""
+    """The character at its first byte, nothing at the others; U+FFFD for bytes of no character."""
     found: list[str] = []
     while len(found) < len(code):
         rest = code[len(found) :]
@@ -108,7 +108,7 @@ def compute(study: Study) -> Numbers:
     }
 
 
-def told(subject: Subject, decoded: Decoded, index: int) -> Numbers:
+def told(subject: Subject, decoded: Translated, index: int) -> Numbers:
     evaluation, hypothesis = subject.evaluation, decoded.hypotheses[index]
     vocabulary = evaluation.loaded.vocabulary
     written = pieces(vocabulary.target, hypothesis.tokens, hypothesis.target_info)
@@ -163,7 +163,7 @@ def average(tokens: Sequence[Numbers]) -> float:
 
 
 def shade(token: Numbers, mean: float) -> dict[str, Any]:
-    """More info than the average is bold and red, less is blue, as in the paper."""
+    """Info above the average is bold and red, below it blue, as in the paper."""
     if token["info"] is None:
         return {"color": NONE}
     above = token["info"] > mean
@@ -303,8 +303,11 @@ def draw_staircase(plt: Any, found: Numbers) -> Any:
     else:
         figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     mark = min(4.0, 0.7 * 72 * min(tread, rise))
-    for number, subject in enumerate(subjects):
-        draw_steps(axes, subject, number, mark if mark > 1.2 else 0, places(subject, source))
+    mark = mark if mark > 1.2 else 0.0
+    styles = map(curve_style, style_numbers([subject["name"] for subject in subjects]))
+    for number, (subject, style) in enumerate(zip(subjects, styles, strict=True)):
+        size = mark if number else 1.4 * mark  # the first is seen under the second
+        draw_steps(axes, subject, style, size, places(subject, source))
     label_tokens(axes, source, tread)
     if any(not same_tokens(subject["source"], source) for subject in subjects):
         note = f"those of {subjects[0]['name']}; other vocabularies where as much text is read"
@@ -364,21 +367,16 @@ def text_ends(source: Sequence[Numbers]) -> list[float]:
 
 
 def draw_steps(
-    axes: Any, subject: Numbers, number: int, mark: float, reads: Sequence[float]
+    axes: Any, subject: Numbers, style: dict[str, Any], mark: float, reads: Sequence[float]
 ) -> None:
     """Up for every token written, to the right for every token read."""
-    colour = COLOURS[number % len(COLOURS)]
     xs, ys = [1.0], [0]
     for count, read in enumerate(reads, 1):
         xs += [read, read]
         ys += [count - 1, count]
-    dashes = DASHES[number % len(DASHES)]
-    axes.plot(
-        xs, ys, color=colour, linewidth=1.4, linestyle=dashes,
-        label=plain(titled(subject["name"], subject["k"])),
-        marker=MARKS[number % len(MARKS)] if mark else None, markevery=(2, 2),
-        markersize=mark if number else 1.4 * mark,  # the first is seen under the second
-    )  # fmt: skip
+    marked = {"marker": style["marker"] if mark else None, "markersize": mark, "markevery": (2, 2)}
+    label = plain(titled(subject["name"], subject["k"]))
+    axes.plot(xs, ys, label=label, **style | marked)
 
 
 def label_tokens(axes: Any, source: Sequence[Numbers], tread: float) -> None:

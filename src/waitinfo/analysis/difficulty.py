@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.drawing import curve_style, legend_below, short_title
-from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
-from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.drawing import legend_below, short_title
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
+from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import (
     Numbers,
     Table,
@@ -22,7 +22,7 @@ from waitinfo.analysis.summaries import (
     quantile_bins,
     titled,
 )
-from waitinfo.evaluation.plot import plain
+from waitinfo.evaluation.plot import curve_style, plain, style_numbers
 from waitinfo.evaluation.quality import score, sentence_scores
 from waitinfo.evaluation.trace import Units
 from waitinfo.progress import Progress, Silent
@@ -49,7 +49,7 @@ def alignments(
     found: dict[int, list[int]] = {}
     layers: list[Tensor] = []
 
-    def keep(_: Forced, weights: Weights) -> None:
+    def keep(_: ForcedGroup, weights: Weights) -> None:
         if weights.kind == "cross":
             layers.append(weights.biased.mean(1))
 
@@ -101,7 +101,9 @@ def compute(study: Study) -> Numbers:
     return found
 
 
-def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str]) -> list[Numbers]:
+def by_bin(
+    values: np.ndarray, pair: Sequence[Translated], references: Sequence[str]
+) -> list[Numbers]:
     """Scores of both subjects in each bin of a feature."""
     edges = quantile_bins(values, BINS)
     bins = bin_of(values, edges) if len(edges) > 2 else np.zeros(len(values), int)
@@ -127,7 +129,9 @@ def by_bin(values: np.ndarray, pair: Sequence[Decoded], references: Sequence[str
     return found
 
 
-def differences(study: Study, pair: Sequence[Decoded], features: dict[str, np.ndarray]) -> Numbers:
+def differences(
+    study: Study, pair: Sequence[Translated], features: dict[str, np.ndarray]
+) -> Numbers:
     """How the difference of sentence chrF depends on the features, and where it is largest."""
     first, second = (sentence_scores("chrF", each.texts, study.references) for each in pair)
     gap = first - second
@@ -182,7 +186,8 @@ def texts(found: Numbers, names: Sequence[str]) -> list[Table]:
             said = [each["source"], each["reference"], *each["written"]]
             whose = zip(("source", "reference", *names), said, strict=True)
             rows += [[str(each["line"]), who, text] for who, text in whose]
-    return [Table("Some of them", ["line", "", "text"], rows, textual=True)] if rows else []
+    title = "Texts of the sentences that differ most"
+    return [Table(title, ["line", "", "text"], rows, textual=True)] if rows else []
 
 
 def largest(found: Numbers, names: Sequence[str]) -> Table:
@@ -207,6 +212,7 @@ def largest(found: Numbers, names: Sequence[str]) -> Table:
 
 def draw_difficulty(plt: Any, found: Numbers) -> Any:
     figure, panels = plt.subplots(2, 2, figsize=(7.2, 5.2), layout="constrained", sharex="col")
+    styles = style_numbers([subject["name"] for subject in found["subjects"]])
     titles = {"length": "words of the source", "crossings": "share of crossing alignments"}
     for column, (feature, label) in enumerate(titles.items()):
         bins = found[feature]
@@ -214,7 +220,8 @@ def draw_difficulty(plt: Any, found: Numbers) -> Any:
             for row, field in enumerate(("BLEU", "latency")):
                 panels[row, column].plot(
                     [b["mean"] for b in bins], [b["subjects"][number][field] for b in bins],
-                    label=plain(titled(subject["name"], subject["k"])), **curve_style(number),
+                    label=plain(titled(subject["name"], subject["k"])),
+                    **curve_style(styles[number]),
                 )  # fmt: skip
         panels[1, column].set_xlabel(f"{label} (quarters)")
     panels[0, 0].set_ylabel("BLEU")

@@ -8,20 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from waitinfo.evaluation.plot import COLOURS, DASHES, MARKS, axis_title, plain
+from waitinfo.evaluation.plot import axis_title, plain
 
 GREY = "0.45"
 LEGEND = {"fontsize": 7.5, "framealpha": 0.85, "edgecolor": "none"}
-
-
-def curve_style(number: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKS[number % len(MARKS)],
-        "linestyle": DASHES[number % len(DASHES)],
-        "markersize": 4.5,
-        "linewidth": 1.3,
-    }
 
 
 def legend_above(axes: Any, columns: int = 1) -> None:

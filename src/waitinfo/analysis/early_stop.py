@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import curve_style, entry, legend_above, say, short_title
-from waitinfo.analysis.study import Decoded, Study, Subject
+from waitinfo.analysis.drawing import entry, legend_above, say, short_title
+from waitinfo.analysis.study import Study, Subject, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell, dial, percent
-from waitinfo.evaluation.plot import plain
+from waitinfo.evaluation.plot import curve_style, plain, style_numbers
 from waitinfo.evaluation.quality import score
 from waitinfo.evaluation.trace import Units
 
@@ -54,7 +54,7 @@ def at_dial(study: Study, subject: Subject, k: float) -> Numbers:
 
 
 def split(
-    allowed: Decoded, guarded: Decoded, references: Sequence[str], chosen: np.ndarray
+    allowed: Translated, guarded: Translated, references: Sequence[str], chosen: np.ndarray
 ) -> Numbers | None:
     """Scores of the chosen sentences; None if there are none."""
     if not chosen.any():
@@ -72,7 +72,7 @@ def split(
     }
 
 
-def part(found: Decoded, references: Sequence[str], chosen: np.ndarray) -> float:
+def part(found: Translated, references: Sequence[str], chosen: np.ndarray) -> float:
     """BLEU of the chosen sentences."""
     texts = [text for text, c in zip(found.texts, chosen, strict=True) if c]
     return score("BLEU", texts, [r for r, c in zip(references, chosen, strict=True) if c]).score
@@ -125,7 +125,7 @@ def draw_early_stop(plt: Any, found: Numbers) -> Any:
 
 
 def draw_shares(axes: Any, subjects: Sequence[Numbers]) -> None:
-    for number, subject in enumerate(subjects):
+    for number, subject in zip(style_numbers([s["name"] for s in subjects]), subjects, strict=True):
         style = curve_style(number)
         xs = [at["latency"]["allow"] for at in subject["dials"]]
         ys = [100 * at["early_stop"] for at in subject["dials"]]
@@ -144,7 +144,7 @@ def draw_parts(axes: Any, subjects: Sequence[Numbers]) -> None:
     """BLEU of the translations that stop early and of the others, where there are enough."""
     axes.set_ylabel("BLEU, endings allowed")
     missing = drawn = 0
-    for number, subject in enumerate(subjects):
+    for number, subject in zip(style_numbers([s["name"] for s in subjects]), subjects, strict=True):
         for part, name in (("complete", "complete"), ("early", "stopped early")):
             label = f"{subject['name']}, {name}"
             known = [

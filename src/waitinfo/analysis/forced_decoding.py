@@ -148,7 +148,7 @@ def _watch_cross(kind: str, layer: int, observer: Observer) -> Any:
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedGroup:
     """A group of sentence pairs that the model decodes as given."""
 
     index: list[int]  # of each row, in the order of the sentences
@@ -166,9 +166,9 @@ def decode_given(
     loaded: LoadedModel,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
-    observer: Callable[[Forced, Weights], None],
+    observer: Callable[[ForcedGroup, Weights], None],
     paths: Sequence[Sequence[int]] | None = None,
-) -> Iterator[Forced]:
+) -> Iterator[ForcedGroup]:
     """Decode pairs of token lists, and yield each group of them when it is done.
 
     observer: gets the weights of every attention, one layer after the other; those of a long
@@ -189,7 +189,7 @@ def decode_given(
                 visible[row, : len(read)] = torch.tensor(read, device=model.device)
         right = model.embed_target(target)
         info = model.embed_source(source).info
-        forced = Forced(index, source, target, visible, n, m, info, right.info)
+        forced = ForcedGroup(index, source, target, visible, n, m, info, right.info)
         with observed(model, partial(observer, forced)):
             encoded = model.encode(model.embed_source(source), n)
             model.decode(right, encoded, visible, streaming=True)

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.drawing import GREY, curve_style, legend_below, say
-from waitinfo.analysis.forced_decoding import Forced, Weights, decode_given
+from waitinfo.analysis.drawing import GREY, legend_below, say
+from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.analysis.study import Study
 from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
+from waitinfo.evaluation.plot import curve_style
 
 NAME, TITLE = "attention", "Info in the attentions"
 BINS = 8  # of info, with equally many tokens each
@@ -77,7 +78,7 @@ class Distance:
         self.mass = {"biased": 0.0, "plain": 0.0}
         self.distance = 0.0
 
-    def add(self, weights: Weights, forced: Forced) -> None:
+    def add(self, weights: Weights, forced: ForcedGroup) -> None:
         """Begin-of-sequence, which has no info of its own, and end-of-sentence are left out."""
         assert forced.source_info is not None and forced.target_info is not None
         rows = torch.arange(forced.target.shape[1], device=forced.target.device)
@@ -128,7 +129,7 @@ def compute(study: Study) -> Numbers:
     diagonals: dict[tuple[str, int], Diagonal] = defaultdict(Diagonal)
     distances: dict[int, Distance] = defaultdict(Distance)
 
-    def add(forced: Forced, weights: Weights) -> None:
+    def add(forced: ForcedGroup, weights: Weights) -> None:
         assert forced.source_info is not None and forced.target_info is not None
         if weights.kind == "cross":
             distances[weights.layer].add(weights, forced)

@@ -34,7 +34,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True)
-class Word:
+class TokenizedWord:
     """A word and the positions of its tokens in the sentence.
 
     `whole` says that its tokens hold nothing else: a token may also span a clitic's border.
@@ -68,12 +68,12 @@ def token_spans(tokenizer: Tokenizer, chunk: str) -> list[tuple[int, int]]:
     return spans
 
 
-def words_of(tokenizer: Tokenizer, text: str) -> list[Word]:
+def words_of(tokenizer: Tokenizer, text: str) -> list[TokenizedWord]:
     """The words of a text; a token belongs to the word that its first character is in.
 
     A word without a token of its own, because one token spans it and the word before, is left out.
     """
-    found: list[Word] = []
+    found: list[TokenizedWord] = []
     first = 0  # position of the chunk's first token in the sentence
     for chunk in normalise(text).split():
         spans = token_spans(tokenizer, chunk)
@@ -82,7 +82,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[Word]:
             own = [n for n, (a, b) in enumerate(spans) if start <= a < end or (a == b == start)]
             if own:
                 exact = spans[own[0]][0] == start and spans[own[-1]][1] == end
-                found.append(Word(match[0], tuple(first + n for n in own), exact))
+                found.append(TokenizedWord(match[0], tuple(first + n for n in own), exact))
         first += len(spans)
     return found
 
@@ -107,7 +107,7 @@ def by_tag(
     """Numbers of every part of speech, and of content and function words together."""
     words = [words_of(tokenizer, text) for text in texts]
     tags = tagger.tag([[word.text for word in sentence] for sentence in words])
-    groups: dict[str, list[tuple[Word, list[float]]]] = defaultdict(list)
+    groups: dict[str, list[tuple[TokenizedWord, list[float]]]] = defaultdict(list)
     for sentence, sentence_tags, values in zip(words, tags, infos, strict=True):
         for word, tag in zip(sentence, sentence_tags, strict=True):
             groups[tag].append((word, [values[n] for n in word.tokens]))
@@ -118,7 +118,7 @@ def by_tag(
     }
 
 
-def numbers(words: Sequence[tuple[Word, list[float]]]) -> Numbers:
+def numbers(words: Sequence[tuple[TokenizedWord, list[float]]]) -> Numbers:
     tokens = [value for _, values in words for value in values]
     single = [values[0] for word, values in words if len(values) == 1 and word.whole]
     return {

@@ -130,7 +130,7 @@ def tables(found: Numbers) -> list[Table]:
         ["mean info of a source token", cell(found["mean_info"]["source"], 3), "", ""],
         ["mean info of a target token", cell(found["mean_info"]["target"], 3), "", ""],
         ["total info, target to source", cell(found["totals_ratio"], 3), "", ""],
-        ["total info of the source less that of the reference", "",
+        ["total info of the source minus that of the reference", "",
          cell(difference["mean"]), cell(difference["deviation"])],
         ["correlation of the sentences' two ratios", cell(per["correlation"], 3), "", ""],
     ]  # fmt: skip

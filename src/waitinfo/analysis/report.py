@@ -54,7 +54,10 @@ def facts_table(facts: Numbers) -> Table:
         model = subject["model"]
         dials = " at " + ", ".join(f"{k:g}" for k in subject["dials"]) if subject["dials"] else ""
         about = f"{subject['system']}{dials}; model {model['folder']}, {model['parameters']:,}"
-        rows.append([subject["name"], f"{about} parameters, sha256 {model['sha256'][:12]}"])
+        trained = f", {n:,} updates" if (n := model.get("updates")) else ""
+        rows.append(
+            [subject["name"], f"{about} parameters{trained}, sha256 {model['sha256'][:12]}"]
+        )
     return Table("What was analysed", ["", ""], rows, textual=True)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import GREY, LEGEND, curve_style, entry, short_title
-from waitinfo.analysis.study import Decoded, Study
+from waitinfo.analysis.drawing import GREY, LEGEND, entry, short_title
+from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import Numbers, Table, cell
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, default_grid
-from waitinfo.evaluation.plot import plain, to_the_right
+from waitinfo.evaluation.plot import curve_style, plain, style_numbers, to_the_right
 from waitinfo.evaluation.quality import RESAMPLES, from_statistics, sentence_statistics
 
 NAME, TITLE = "significance", "Paired bootstrap at equal latency"
@@ -55,7 +55,9 @@ def draw_counts(sentences: int, resamples: int, seed: int = SEED) -> np.ndarray:
     return np.concatenate([np.ones((1, sentences), counts.dtype), counts])
 
 
-def sampled(decoded: Sequence[Decoded], references: Sequence[str], counts: np.ndarray) -> Sampled:
+def sampled(
+    decoded: Sequence[Translated], references: Sequence[str], counts: np.ndarray
+) -> Sampled:
     """Dial values at which the latency of no sentence is defined are left out."""
     latency, quality = [], []
     for each in decoded:
@@ -79,8 +81,8 @@ def p_value(differences: np.ndarray) -> float:
 
 
 def compare(
-    first: Sequence[Decoded],
-    second: Sequence[Decoded],
+    first: Sequence[Translated],
+    second: Sequence[Translated],
     references: Sequence[str],
     resamples: int = RESAMPLES,
 ) -> list[Numbers]:
@@ -158,7 +160,7 @@ def compute(study: Study) -> Numbers:
     }
 
 
-def points(decoded: Sequence[Decoded]) -> list[Numbers]:
+def points(decoded: Sequence[Translated]) -> list[Numbers]:
     return [{"k": each.k, "latency": each.latency} for each in decoded]
 
 
@@ -193,9 +195,10 @@ def draw_significance(plt: Any, found: Numbers) -> Any:
     """Marks are filled where the difference is significant; several systems stand side by side."""
     figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
     count = len(found["against"])
+    styles = style_numbers([found["subject"], *(other["name"] for other in found["against"])])[1:]
     for number, other in enumerate(found["against"]):
         if other["at"]:
-            draw_against(axes, other, number, beside(axes, number, count))
+            draw_against(axes, other, curve_style(styles[number]), beside(axes, number, count))
         else:
             entry(axes, f"{other['name']}: no common latency")
     axes.plot([], [], "o", color=GREY, markerfacecolor="white", markersize=4.5, label="p ≥ 0.05")
@@ -209,13 +212,12 @@ def draw_significance(plt: Any, found: Numbers) -> Any:
     return figure
 
 
-def draw_against(axes: Any, other: Numbers, number: int, place: Any) -> None:
+def draw_against(axes: Any, other: Numbers, style: dict[str, Any], place: Any) -> None:
     """place: the coordinates to draw in."""
     xs = np.array([at["latency"] for at in other["at"]])
     gaps = np.array([at["difference"] for at in other["at"]])
     bounds = np.array([at["interval"] for at in other["at"]])
     errors = np.maximum(0, [gaps - bounds[:, 0], bounds[:, 1] - gaps])
-    style = curve_style(number)
     axes.errorbar(
         xs, gaps, errors, capsize=3, zorder=2, transform=place, **{**style, "marker": "none"}
     )

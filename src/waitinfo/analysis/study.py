@@ -14,7 +14,7 @@ from waitinfo.analysis.summaries import Numbers, mean_of_known, titled
 from waitinfo.analysis.tagger import Tagger
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
-from waitinfo.evaluation.latency import PROFILES, Lags, sentence_latency
+from waitinfo.evaluation.latency import PROFILES, sentence_latency
 from waitinfo.evaluation.output import UnfinishedPoint
 from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.progress import Progress, Silent
@@ -25,7 +25,7 @@ UNEQUAL = 0.2  # latencies that differ by a larger share are not called equal
 
 
 @dataclass(frozen=True)
-class Decoded:
+class Translated:
     """The translations of a test set at one dial value."""
 
     k: float
@@ -52,7 +52,7 @@ class Subject:
     ) -> None:
         self.name, self.evaluation, self.dials = name, evaluation, list(dials)
         self.store, self.x = store, x
-        self._found: dict[tuple[float, str], Decoded] = {}
+        self._found: dict[tuple[float, str], Translated] = {}
 
     @property
     def has_info(self) -> bool:
@@ -66,7 +66,7 @@ class Subject:
         """A dial value for readers: None if the system has no dial."""
         return k if self.has_dial else None
 
-    def decoded(self, k: float, ending: str, progress: Progress) -> Decoded:
+    def decoded(self, k: float, ending: str, progress: Progress) -> Translated:
         """Translate at a dial value, unless the store already has the translations."""
         if (k, ending) not in self._found:
             decoding = Decoding(k, ending)
@@ -74,7 +74,7 @@ class Subject:
             traces = self.evaluation.traces(found)
             texts = [t.text for t in traces]
             latencies = self._latencies(found, traces)
-            self._found[k, ending] = Decoded(k, ending, found, texts, latencies)
+            self._found[k, ending] = Translated(k, ending, found, texts, latencies)
             lines = "".join(f"{text}\n" for text in texts)
             (self.store / f"{self._stem(decoding)}.txt").write_text(lines, "utf-8")
         return self._found[k, ending]
@@ -96,7 +96,7 @@ class Subject:
             partial.close()
 
     @staticmethod
-    def _reuse(partial: UnfinishedPoint, allowed: Decoded) -> None:
+    def _reuse(partial: UnfinishedPoint, allowed: Translated) -> None:
         """The guard changes only translations that end early; the others are the same with it."""
         for number, hypothesis in enumerate(allowed.hypotheses):
             if not hypothesis.stopped_early and number not in partial.found:
@@ -105,17 +105,8 @@ class Subject:
 
     def _latencies(self, found: Sequence[Hypothesis], traces: Sequence) -> np.ndarray:
         profile, _, metric = self.x.rpartition(".")
-        if profile == "paper":
-            lengths = self.evaluation.reference_tokens
-            lags = [
-                Lags(h.path, h.source_length, n + 1) for h, n in zip(found, lengths, strict=True)
-            ]
-        else:
-            test = self.evaluation.test
-            lags = [
-                Lags(t.delays, t.source_words, test.units.reference_length(r))
-                for t, r in zip(traces, test.references, strict=True)
-            ]
+        paper = profile == "paper"
+        lags = self.evaluation.token_lags(found) if paper else self.evaluation.word_lags(traces)
         values = [sentence_latency(each, PROFILES[profile])[metric] for each in lags]
         return np.array([np.nan if v is None else v for v in values], np.float64)
 
@@ -174,7 +165,7 @@ class Study:
         """The line of a sentence in its file, from 1."""
         return self.lines[index] if self.lines else index + 1
 
-    def middle(self) -> Decoded:
+    def middle(self) -> Translated:
         """The main subject at its own default dial, or at the middle one of those given."""
         system = self.main.evaluation.loaded.system
         default = system.trained_dial()
@@ -182,7 +173,7 @@ class Study:
         k = default if default in dials else dials[len(dials) // 2]
         return self.main.decoded(k, "guard", self.progress)
 
-    def require_latency(self, name: str, found: Decoded) -> None:
+    def require_latency(self, name: str, found: Translated) -> None:
         """Raise an error if the latency is undefined for every sentence."""
         if np.isnan(found.latency):
             raise WaitinfoError(
@@ -190,7 +181,7 @@ class Study:
                 "other dial values (--k, --against-k)"
             )
 
-    def matched(self) -> list[Decoded]:
+    def matched(self) -> list[Translated]:
         """Both subjects at about the same latency: the main one at its middle dial."""
         first = self.middle()
         if self.other is None:

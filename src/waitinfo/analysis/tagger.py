@@ -95,14 +95,14 @@ def _own_features(word: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Text:
+class TaggedText:
     """Sentences as one row of words, with two empty words around each sentence."""
 
     words: list[str]
     at: np.ndarray  # positions of the real words
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[str]]) -> Text:
+    def of(cls, sentences: Sequence[Sequence[str]]) -> TaggedText:
         words = ["", ""]
         at: list[int] = []
         for sentence in sentences:
@@ -123,7 +123,7 @@ class Perceptron(Tagger):
     ) -> Perceptron:
         progress = progress or Silent()
         usual = usual_tags(sentences)
-        text = Text.of([[word for word, _ in sentence] for sentence in sentences])
+        text = TaggedText.of([[word for word, _ in sentence] for sentence in sentences])
         gold = np.array([TAGS.index(tag) for sentence in sentences for _, tag in sentence])
         features = features_of(text, usual)
         weights = np.zeros((BUCKETS, len(TAGS)), np.float32)
@@ -145,7 +145,7 @@ class Perceptron(Tagger):
         return cls(weights - late / (step + 1), usual, about)
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        text = Text.of(sentences)
+        text = TaggedText.of(sentences)
         if not len(text.at):
             return [[] for _ in sentences]
         features = features_of(text, self.usual)
@@ -179,7 +179,7 @@ def usual_tags(sentences: Sequence[Sentence]) -> dict[str, int]:
     }
 
 
-def features_of(text: Text, usual: dict[str, int]) -> np.ndarray:
+def features_of(text: TaggedText, usual: dict[str, int]) -> np.ndarray:
     """Rows of the weight matrix for each real word: [words, features]."""
     known: dict[str, int] = {}
     numbers = np.array([known.setdefault(word, len(known)) for word in text.words])

@@ -28,8 +28,8 @@ BY_TOKENS = ("wait-info", "wait-k", "multipath", "moe-wait-k")  # systems with s
 
 
 @dataclass(kw_only=True)
-class Analyse(ModelOptions):
-    """Options of `analyse`."""
+class AnalyseArguments(ModelOptions):
+    """What `analyse` is given."""
 
     source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
     reference: Annotated[Path, typer.Option(help="Their translations.")]
@@ -88,7 +88,7 @@ class Analyse(ModelOptions):
     ] = "paper.AL"
 
 
-def analyse(options: Analyse) -> None:
+def analyse(options: AnalyseArguments) -> None:
     """Analyse a model: what its info measures, where it stops early, where policies differ.
 
     Writes one JSON per analysis, its pictures (PNG and SVG), and report.html with all of them.
@@ -112,10 +112,11 @@ def analyse(options: Analyse) -> None:
     from waitinfo.analysis.analyses import ANALYSES, choose
     from waitinfo.analysis.analyses import analyse as make
     from waitinfo.analysis.study import Study
-    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.console import note, progress_bar
     from waitinfo.cli.tables import summary_table
     from waitinfo.evaluation.curves import LATENCIES, check_axis
     from waitinfo.evaluation.plot import pyplot
+    from waitinfo.evaluation.points import UNLIKE, unlike
     from waitinfo.evaluation.quality import check_installed
 
     wanted = _wanted(options.what)
@@ -132,6 +133,8 @@ def analyse(options: Analyse) -> None:
     _make_store(options.out)
     with progress_bar() as progress:
         study = Study(main, others, x, {}, options.case, lines, progress=progress)
+        if unlike(subject.evaluation.model_facts for subject in (main, *others)):
+            study.notes.append(UNLIKE)
         study.taggers |= _taggers(options, wanted, main, progress)
         chosen = choose(study, wanted)
         try:
@@ -159,7 +162,7 @@ def _wanted(what: str | None) -> list[str] | None:
     return names
 
 
-def _test_set(options: Analyse) -> tuple[TestSet, list[int]]:
+def _test_set(options: AnalyseArguments) -> tuple[TestSet, list[int]]:
     """The sentences to analyse, and their lines in the file."""
     from waitinfo.evaluation.evaluate import TestSet
 
@@ -193,7 +196,7 @@ def _make_store(out: Path) -> None:
 # The systems
 
 
-def _subjects(options: Analyse, test: TestSet, x: str) -> tuple[Subject, list[Subject]]:
+def _subjects(options: AnalyseArguments, test: TestSet, x: str) -> tuple[Subject, list[Subject]]:
     """The system, and those that it is compared with."""
     from waitinfo.analysis.study import Subject, check_comparable
     from waitinfo.evaluation.evaluate import Evaluation
@@ -251,7 +254,7 @@ def _name(loaded: LoadedModel, settings: Sequence[str]) -> str:
     return " ".join([loaded.system.name, *changed]).replace("/", "_")
 
 
-def _other_dials(options: Analyse, first: System, second: System) -> list[float]:
+def _other_dials(options: AnalyseArguments, first: System, second: System) -> list[float]:
     """Those given, or those of the first system if the second can have them, too."""
     given = options.against_k
     if given is None and second.name in BY_TOKENS and type(second.dial) is type(first.dial):
@@ -262,7 +265,9 @@ def _other_dials(options: Analyse, first: System, second: System) -> list[float]
     return _dials(second, "--against-k", given)
 
 
-def _second(options: Analyse, first: LoadedModel, settings: list[str]) -> LoadedModel | None:
+def _second(
+    options: AnalyseArguments, first: LoadedModel, settings: list[str]
+) -> LoadedModel | None:
     """A second system: the one given, or the same model decoded by wait-k."""
     asked = options.against or options.against_system or settings
     system = options.against_system
@@ -288,7 +293,7 @@ def _dials(system: System, option: str, given: str | None) -> list[float]:
 
 
 def _taggers(
-    options: Analyse, wanted: Sequence[str] | None, main: Subject, progress: Progress
+    options: AnalyseArguments, wanted: Sequence[str] | None, main: Subject, progress: Progress
 ) -> dict[str, Tagger]:
     """Taggers for the sides that have tags, if they are needed."""
     from waitinfo.analysis.tagger import make_tagger

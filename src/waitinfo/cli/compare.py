@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Compare:
-    """Options of `compare`."""
+class CompareArguments:
+    """What `compare` is given."""
 
     results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")]
     out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None
@@ -57,10 +57,12 @@ class Compare:
     bands: Annotated[
         bool, typer.Option("--bands/--no-bands", help="Show confidence intervals.")
     ] = True
-    title: Annotated[str, typer.Option(help="Title of the figure.")] = ""
+    title: Annotated[
+        str, typer.Option(help="Title of the figure [default: name of the test set].")
+    ] = ""
 
 
-def compare(options: Compare) -> None:
+def compare(options: CompareArguments) -> None:
     """Compare systems: curves, quality at equal latency, area between curves.
 
     Points of one name are a curve. Points with the same settings from several runs (seeds) are
@@ -77,7 +79,7 @@ def compare(options: Compare) -> None:
         waitinfo compare results --published 'de-en base' --out curves.png
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.evaluation.curves import (
         LATENCIES,
         check_axis,
@@ -105,16 +107,18 @@ def compare(options: Compare) -> None:
     tables.interpolated(curves, grid, x, y)
     if baseline is not None:
         tables.differences(curves, baseline, x, y)
+    tables.models(curves)
     if options.paired:
         tables.paired(curves, baseline, x, y)
     if options.out is not None:
-        draw(curves, x, y, options.out, options.title, options.labels, options.bands)
+        title = options.title or points[0]["set"]
+        draw(curves, x, y, options.out, title, options.labels, options.bands)
         note(f"drawn: {options.out}")
 
 
 def _curves(points: list[Point], x: str, y: str) -> list[Curve]:
     """The curves of points, with notes on what is missing or uneven."""
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.evaluation.curves import make_curves
 
     curves = make_curves(points, x, y)

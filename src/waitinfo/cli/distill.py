@@ -13,7 +13,7 @@ from waitinfo.cli.options import BatchOptions, Paths, use_threads
 from waitinfo.errors import unknown
 
 if TYPE_CHECKING:
-    from waitinfo.distillation.distill import Report
+    from waitinfo.distillation.distill import DistilledPairs
     from waitinfo.trained.saving import LoadedModel
     from waitinfo.translation.decoding import TranslationOptions
 
@@ -21,8 +21,8 @@ BEAM = 5  # of full-sentence teachers
 
 
 @dataclass(kw_only=True)
-class Distill(BatchOptions):
-    """Options of `distill`."""
+class DistillArguments(BatchOptions):
+    """What `distill` is given."""
 
     teacher: Annotated[
         Paths, typer.Option(help="Model or run folders; several translate together.")
@@ -61,7 +61,7 @@ class Distill(BatchOptions):
     max_ratio: Annotated[float, typer.Option(help="Largest length ratio kept.")] = 3.0
 
 
-def distill(options: Distill) -> None:
+def distill(options: DistillArguments) -> None:
     """Make training text of a teacher's translations.
 
     A full-sentence teacher makes `distilled` pairs. A simultaneous one makes `monotone` pairs,
@@ -84,10 +84,9 @@ def distill(options: Distill) -> None:
 
         waitinfo distill --teacher teacher --data pairs.tsv.xz --text german.txt --out new.tsv.xz
     """
-    from waitinfo.cli.display import progress_bar
+    from waitinfo.cli.console import progress_bar
     from waitinfo.distillation import distill as distillation
-    from waitinfo.distillation.choosing import CHOICES
-    from waitinfo.distillation.filters import Filters
+    from waitinfo.distillation.filters import CHOICES, Filters
     from waitinfo.distillation.mixing import Data, parse_mix
     from waitinfo.progress import Silent
     from waitinfo.text.languages import Languages
@@ -138,7 +137,7 @@ def _untrained(loaded: LoadedModel) -> bool:
     return loaded.system.simultaneous and read_config(loaded.folder)["system"]["name"] == "full"
 
 
-def _translation(options: Distill, teacher: LoadedModel) -> TranslationOptions:
+def _translation(options: DistillArguments, teacher: LoadedModel) -> TranslationOptions:
     """How the teacher translates: with a beam, by sampling, or simultaneously."""
     from waitinfo.translation.decoding import TranslationOptions
 
@@ -159,8 +158,8 @@ def _translation(options: Distill, teacher: LoadedModel) -> TranslationOptions:
     return found
 
 
-def _show(out: Path, report: Report | None) -> None:
-    from waitinfo.cli.display import note
+def _show(out: Path, report: DistilledPairs | None) -> None:
+    from waitinfo.cli.console import note
 
     if report is None:
         note(f"{out} is complete")

@@ -26,8 +26,8 @@ BLOCK = "25"  # lines of a document where --documents does not say
 
 
 @dataclass(kw_only=True)
-class Evaluate(ModelOptions):
-    """Options of `evaluate`."""
+class EvaluateArguments(ModelOptions):
+    """What `evaluate` is given."""
 
     source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
     reference: Annotated[Path, typer.Option(help="Their translations.")]
@@ -87,7 +87,7 @@ class Evaluate(ModelOptions):
     comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False
 
 
-def evaluate(options: Evaluate) -> None:
+def evaluate(options: EvaluateArguments) -> None:
     """Score a model on a test set: quality and latency, one point for each dial value.
 
     In a folder, every point gets NAME-K.json with all metrics, and a folder NAME-K with the
@@ -113,7 +113,7 @@ def evaluate(options: Evaluate) -> None:
         waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.console import note, progress_bar
     from waitinfo.evaluation.evaluate import TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
@@ -163,7 +163,7 @@ def evaluate(options: Evaluate) -> None:
 
 
 def _points(
-    options: Evaluate,
+    options: EvaluateArguments,
     condition: Condition,
     loaded: LoadedModel,
     test: TestSet,
@@ -187,12 +187,27 @@ def _points(
         long = DocumentEvaluation(
             loaded, changed, documents, options.name, options.run, options.segment
         )
-        return [evaluate_documents(long, how, output, RESAMPLES, progress) for how in decodings]
-    evaluation = Evaluation(loaded, changed, options.name, options.run)
-    return [_point(evaluation, how, output, timing, options, progress) for how in decodings]
+        made = (evaluate_documents(long, how, output, RESAMPLES, progress) for how in decodings)
+    else:
+        short = Evaluation(loaded, changed, options.name, options.run)
+        made = (_point(short, how, output, timing, options, progress) for how in decodings)
+    points = []
+    for point in made:
+        points.append(point)
+        if len(decodings) > 1:  # the table comes when all are there
+            progress.note(_briefly(point))
+    return points
 
 
-def _conditions(options: Evaluate) -> list[Condition]:
+def _briefly(point: Point) -> str:
+    lag = point["word"]["LAAL"]
+    unit = point.get("units", {}).get("target", "words")
+    lag = "" if lag is None else f", LAAL {lag:.2f} {unit}"
+    at = f"{point['set']}, {point['name']} at {point['dial']} = {point['k']:g}"
+    return f"{at}: BLEU {point['quality']['BLEU']:.2f}{lag}"
+
+
+def _conditions(options: EvaluateArguments) -> list[Condition]:
     from waitinfo.evaluation.conditions import parse_conditions
     from waitinfo.streaming.segmenter import Segmentation
 
@@ -210,7 +225,7 @@ def _conditions(options: Evaluate) -> list[Condition]:
     return chosen
 
 
-def _decodings(options: Evaluate, loaded: LoadedModel) -> list[Decoding]:
+def _decodings(options: EvaluateArguments, loaded: LoadedModel) -> list[Decoding]:
     """Dial values as given, or those that have the lags that were asked for."""
     from waitinfo.evaluation.evaluate import Decoding
     from waitinfo.streaming.lag import Dials
@@ -227,9 +242,9 @@ def _decodings(options: Evaluate, loaded: LoadedModel) -> list[Decoding]:
     ]
 
 
-def _calibrate(options: Evaluate) -> None:
+def _calibrate(options: EvaluateArguments) -> None:
     """Measure the lag of dial values and store it in the model folder."""
-    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.console import note, progress_bar
     from waitinfo.cli.tables import calibration_table
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
@@ -258,7 +273,7 @@ def _calibrate(options: Evaluate) -> None:
     note(f"stored in {loaded.folder / FILE}; now --lag works with this model")
 
 
-def _check_names(options: Evaluate) -> None:
+def _check_names(options: EvaluateArguments) -> None:
     for option, name in (("--name", options.name), ("--run", options.run)):
         if name and ("/" in name or name.startswith(".")):
             raise WaitinfoError(f"{option} {name}: must be a plain file name")
@@ -269,7 +284,7 @@ def _point(
     decoding: Decoding,
     output: Output,
     timing: Timing | None,
-    options: Evaluate,
+    options: EvaluateArguments,
     progress: Progress,
 ) -> Point:
     from waitinfo.evaluation.evaluate import evaluate_point

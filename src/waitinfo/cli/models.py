@@ -14,8 +14,8 @@ from waitinfo.errors import WaitinfoError, unknown
 
 
 @dataclass(kw_only=True)
-class Models(PluginOptions):
-    """Options of `models`."""
+class ModelsArguments(PluginOptions):
+    """What `models` is given."""
 
     name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None
     pack: Annotated[
@@ -27,7 +27,7 @@ class Models(PluginOptions):
     ] = "int8"
 
 
-def models(options: Models) -> None:
+def models(options: ModelsArguments) -> None:
     """List the models that come with waitinfo, show one's card, or pack one of your own.
 
     Examples:
@@ -53,7 +53,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
@@ -73,7 +73,7 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
@@ -88,7 +88,7 @@ def _show(name: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.model.integers.packing import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
     from waitinfo.trained.folder import find_model

@@ -7,7 +7,7 @@ inherits: an option added to `DecodingOptions` is an option of every verb that d
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +15,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from waitinfo.systems import System
     from waitinfo.trained.saving import LoadedModel
 
 Paths = list[Path]
+
+
+def suggest(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What the tab key offers for a value."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def suggest_models(incomplete: str) -> list[str]:
+    from waitinfo.trained.folder import bundled_models
+
+    return suggest(bundled_models())(incomplete)
+
+
 Beam = Annotated[int, typer.Option(help="Beam width, for full-sentence models.")]
 Ending = Annotated[
     str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
@@ -64,7 +78,10 @@ class SystemChoice(PluginOptions):
 
     system: Annotated[
         str | None,
-        typer.Option(help="Decode with this system [default: the one it was trained with]."),
+        typer.Option(
+            help="Decode with this system [default: the one it was trained with].",
+            autocompletion=suggest(SYSTEMS),
+        ),
     ] = None
     settings: Annotated[
         list[str],
@@ -93,7 +110,10 @@ class ModelOptions(DecodingOptions):
 
     model: Annotated[
         Path | None,
-        typer.Option(help="A model or run folder, or a bundled one's name [default: de-en]."),
+        typer.Option(
+            help="A model or run folder, or a bundled one's name [default: de-en].",
+            autocompletion=suggest_models,
+        ),
     ] = None
 
 

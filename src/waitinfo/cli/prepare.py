@@ -19,8 +19,8 @@ SETTINGS = (
 
 
 @dataclass(kw_only=True)
-class Prepare:
-    """Options of `prepare`."""
+class PrepareArguments:
+    """What `prepare` is given."""
 
     out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")]
     source: Annotated[Paths, typer.Option(help="Source text, one sentence per line.")] = field(
@@ -110,7 +110,7 @@ class Prepare:
     target_language: Annotated[str | None, typer.Option(help="Its code, for example en.")] = None
 
 
-def prepare(options: Prepare) -> None:
+def prepare(options: PrepareArguments) -> None:
     """Turn parallel text into a corpus to train on.
 
     Files may be plain or .gz, .xz, .zst, and several can follow one option.
@@ -127,7 +127,7 @@ def prepare(options: Prepare) -> None:
 
         waitinfo prepare --tsv a.tsv back-translated.tsv --tagged back-translated.tsv --out corpus
     """
-    from waitinfo.cli.display import progress_bar
+    from waitinfo.cli.console import progress_bar
     from waitinfo.text import prepare as text
     from waitinfo.text.files import ParallelText
     from waitinfo.text.languages import Languages
@@ -185,7 +185,7 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 def _summarise(manifest: dict[str, Any], out: Path) -> None:
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
 
     train, dev = manifest["splits"]["train"], manifest["splits"]["dev"]
     vocabulary = manifest["vocabulary"]

@@ -18,8 +18,8 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(kw_only=True)
-class Serve(SystemChoice):
-    """Options of `serve`."""
+class ServeArguments(SystemChoice):
+    """What `serve` is given."""
 
     models: Annotated[
         Paths,
@@ -70,7 +70,7 @@ class Serve(SystemChoice):
     ] = "1"
 
 
-def serve(options: Serve) -> None:
+def serve(options: ServeArguments) -> None:
     """Serve live translation: a page, WebSockets and LibreTranslate's interface.
 
     Open http://127.0.0.1:8000/ and watch. Listens on this machine only, unless told otherwise.
@@ -94,7 +94,7 @@ def serve(options: Serve) -> None:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.config import system_options
     from waitinfo.trained.folder import bundled_models
 
@@ -134,12 +134,12 @@ def serve(options: Serve) -> None:
     server.run(hub, options.host, options.port, listening)
 
 
-def _run_on_a_cluster(options: Serve, plan: Plan) -> None:
+def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
     try:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
-    from waitinfo.cli.display import note
+    from waitinfo.cli.console import note
     from waitinfo.serving import cluster
 
     scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))
@@ -153,7 +153,7 @@ def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def _check(options: Serve) -> None:
+def _check(options: ServeArguments) -> None:
     if options.streams < 1:
         raise WaitinfoError(f"--streams {options.streams}: must be at least 1")
     if options.compare < 0:

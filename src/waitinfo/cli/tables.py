@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.display import note, print_table, progress_bar
+from waitinfo.cli.console import note, print_table, progress_bar
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
 from waitinfo.evaluation.output import LOG, read_instances, text_folder
-from waitinfo.evaluation.points import Point
+from waitinfo.evaluation.points import UNLIKE, Point, unlike
 from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 
 if TYPE_CHECKING:
@@ -195,6 +195,21 @@ def interpolated(curves: Sequence[Curve], grid: Sequence[float], x: str, y: str)
             ends += f": {curve.ys[0]:.2f}"
         table.add_row(escape(_name(curve)), *cells, ends)
     print_table(table, f"{y} at {x}, interpolated")
+
+
+def models(curves: Sequence[Curve]) -> None:
+    """How each curve's models were trained, and a note if that differs."""
+    own = [curve for curve in curves if not curve.published]
+    table = Table()
+    for column in ("system", "runs", "parameters", "updates × tokens"):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    for curve in own:
+        trained = ", ".join(f"{n:,} × {tokens:,}" for n, tokens in sorted(curve.trainings))
+        size = "" if curve.parameters is None else f"{curve.parameters:,}"
+        table.add_row(escape(curve.name), str(curve.runs), size, trained)
+    print_table(table, "models")
+    if unlike(point["model"] for curve in own for made in curve.points for point in made.points):
+        note(UNLIKE)
 
 
 def differences(curves: Sequence[Curve], baseline: Curve, x: str, y: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waitinfo.cli.options import PluginOptions, listed
+from waitinfo.cli.options import PluginOptions, listed, suggest
 from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
 
@@ -18,19 +18,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Train(PluginOptions):
-    """Options of `train`."""
+class TrainArguments(PluginOptions):
+    """What `train` is given."""
 
     out: Annotated[Path, typer.Option(help="Folder of the run.")]
-    system: Annotated[str | None, typer.Option(help=f"The system to train: {listed(SYSTEMS)}.")] = (
-        None
-    )
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The system to train: {listed(SYSTEMS)}.", autocompletion=suggest(SYSTEMS)
+        ),
+    ] = None
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
-    size: Annotated[str | None, typer.Option(help=f"Size of the model: {listed(SIZES)}.")] = None
+    size: Annotated[
+        str | None,
+        typer.Option(help=f"Size of the model: {listed(SIZES)}.", autocompletion=suggest(SIZES)),
+    ] = None
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
     settings: Annotated[
         list[str], typer.Option("--set", help="section.key=value, over the recipe.")
     ] = field(default_factory=list)
+    like: Annotated[
+        Path | None,
+        typer.Option(help="Repeat this run, with what else is given: another --system or seed."),
+    ] = None
     max_minutes: Annotated[
         float | None, typer.Option(help="Finish within this time, with the learning rate decayed.")
     ] = None
@@ -50,7 +60,7 @@ class Train(PluginOptions):
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
 
 
-def train(options: Train) -> None:
+def train(options: TrainArguments) -> None:
     """Train a system on a corpus.
 
     The run folder gets the best and the last model (`best`, `last`), checkpoints to resume from,
@@ -65,11 +75,13 @@ def train(options: Train) -> None:
 
         waitinfo train --config recipes/tiny.toml --data corpus --out run
 
+        waitinfo train --like run --system multipath --out multipath-run
+
         waitinfo train --out run --resume
     """
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
-    from waitinfo.training.run import merge
+    from waitinfo.training.run_folder import merge, settings_like
 
     options.load_plugins()
     flags: dict[str, Any] = {
@@ -87,7 +99,9 @@ def train(options: Train) -> None:
         )
         or None,
     }
-    values = merge(read_toml(options.config) if options.config else {}, _given(flags))
+    values = settings_like(options.like, options.system) if options.like else {}
+    values = merge(values, read_toml(options.config) if options.config else {})
+    values = merge(values, _given(flags))
     values = apply_settings(values, options.settings)
     training.train(values, options.out, options.resume, _display(), options.config)
 
@@ -97,7 +111,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display() -> Display:
-    from waitinfo.cli.display import LiveDisplay, console
+    from waitinfo.cli.console import LiveDisplay, console
     from waitinfo.training.display import LineDisplay
 
     return LiveDisplay() if console.is_terminal and sys.stderr.isatty() else LineDisplay()

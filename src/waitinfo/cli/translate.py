@@ -34,8 +34,8 @@ SLOWEST = 0.001  # words per second: one in a quarter of an hour
 
 
 @dataclass(kw_only=True)
-class Translate(BatchOptions, ModelOptions):
-    """Options of `translate`."""
+class TranslateArguments(BatchOptions, ModelOptions):
+    """What `translate` is given."""
 
     text: Annotated[
         list[str], typer.Argument(help="Text to translate; each argument separately.")
@@ -75,7 +75,7 @@ class Translate(BatchOptions, ModelOptions):
     )
 
 
-def translate(options: Translate) -> None:
+def translate(options: TranslateArguments) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
     From standard input, words are printed as soon as they are due. With --out, a file of any
@@ -119,10 +119,10 @@ def translate(options: Translate) -> None:
         _here(options, segmentation)
 
 
-def _here(options: Translate, segmentation: Segmentation) -> None:
+def _here(options: TranslateArguments, segmentation: Segmentation) -> None:
     """Translate in this process."""
-    from waitinfo.cli import live
-    from waitinfo.cli.display import note
+    from waitinfo.cli import terminal
+    from waitinfo.cli.console import note
     from waitinfo.cli.views import VIEWS
     from waitinfo.streaming.translator import Translator
     from waitinfo.text.identification import LanguageWarning, LanguageWatch
@@ -144,23 +144,27 @@ def _here(options: Translate, segmentation: Segmentation) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LanguageWarning)  # all lines are watched together
         if options.beam > 1:
-            given = live.typed_lines() if lines is None else lines
-            live.with_beam(loaded, options.beam, options.segment, live.watched(given, watch))
+            given = terminal.typed_lines() if lines is None else lines
+            terminal.with_beam(
+                loaded, options.beam, options.segment, terminal.watched(given, watch)
+            )
             return
         translator = Translator(
             loaded, TOGETHER, ending=options.ending, lag=options.lag, segment=options.segment
         )
         view = VIEWS[options.show]()
         if lines is None:
-            live.follow(translator, options.k, view, _idle(segmentation), watch)
+            terminal.follow(translator, options.k, view, _idle(segmentation), watch)
         elif options.pace:
-            live.at_pace(translator, options.k, view, live.watched(lines, watch), options.pace)
+            terminal.at_pace(
+                translator, options.k, view, terminal.watched(lines, watch), options.pace
+            )
         else:
-            for chunk in live.chunks(live.watched(lines, watch), TOGETHER):
-                live.together(translator, options.k, options.segment, view, chunk)
+            for chunk in terminal.chunks(terminal.watched(lines, watch), TOGETHER):
+                terminal.together(translator, options.k, options.segment, view, chunk)
 
 
-def _on_server(options: Translate, url: str, segmentation: Segmentation) -> None:
+def _on_server(options: TranslateArguments, url: str, segmentation: Segmentation) -> None:
     """The same, but a server translates."""
     local = {
         "--system": options.system,
@@ -177,7 +181,7 @@ def _on_server(options: Translate, url: str, segmentation: Segmentation) -> None
         raise WaitinfoError(
             f"--server needs {error.name}: pip install 'waitinfo[client]'"
         ) from None
-    from waitinfo.cli import live
+    from waitinfo.cli import terminal
     from waitinfo.cli.views import VIEWS
     from waitinfo.streaming.segmenter import Segmentation
 
@@ -186,16 +190,16 @@ def _on_server(options: Translate, url: str, segmentation: Segmentation) -> None
     segmenter = None if segmentation == Segmentation() else options.segment
     with Client(url, options.key, model=model, lag=options.lag, segmenter=segmenter) as client:
         if lines is None:
-            live.follow(client, k, view, _idle(segmentation))
+            terminal.follow(client, k, view, _idle(segmentation))
         elif options.pace:
-            live.at_pace(client, k, view, lines, options.pace)
+            terminal.at_pace(client, k, view, lines, options.pace)
         else:
-            for chunk in live.chunks(lines, TOGETHER):
+            for chunk in terminal.chunks(lines, TOGETHER):
                 for line, events in zip(chunk, client.events(chunk, k), strict=True):
                     view.line(line, events)
 
 
-def _check_plain(options: Translate) -> None:
+def _check_plain(options: TranslateArguments) -> None:
     """Refuse options that only make sense with --out."""
     given = {
         "--resume": options.resume,
@@ -211,11 +215,11 @@ def _check_plain(options: Translate) -> None:
 
 
 def _idle(segmentation: Segmentation) -> float | None:
-    """Seconds of silence that a stream is told of."""
+    """Seconds without text after which a stream is told that time has passed."""
     return segmentation.pause if segmentation.mode == "pause" else None
 
 
-def _lines(options: Translate) -> Iterator[str] | None:
+def _lines(options: TranslateArguments) -> Iterator[str] | None:
     """The lines to translate, or None to follow standard input live."""
     from waitinfo.text.files import read_lines
 
@@ -232,9 +236,9 @@ def _lines(options: Translate) -> Iterator[str] | None:
     return None
 
 
-def _file(options: Translate, out: Path) -> None:
+def _file(options: TranslateArguments, out: Path) -> None:
     """Translate a file of any length; of several processes, the first one talks."""
-    from waitinfo.cli.display import note, progress_bar
+    from waitinfo.cli.console import note, progress_bar
     from waitinfo.progress import Silent
     from waitinfo.translation.decoding import TranslationOptions
     from waitinfo.translation.file_translation import check_files, translate_file

@@ -90,7 +90,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (prepare, train, distill, translate, serve, evaluate, compare, analyse, models):

@@ -35,7 +35,7 @@ class View:
         self.end(source, trace)
 
 
-class Words(View):
+class WordsView(View):
     """The translation alone, each word as soon as it is due."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Words(View):
         self.begun = False
 
 
-class Path(View):
+class PathView(View):
     """A staircase: what was read, and what was then written."""
 
     reviews = True
@@ -67,7 +67,7 @@ class Path(View):
         print(translation(trace), end="\n\n", flush=True)
 
 
-class Json(View):
+class JsonView(View):
     """One event per line."""
 
     def words(self, events: Sequence[Event]) -> None:
@@ -75,8 +75,8 @@ class Json(View):
             print(json.dumps(event.as_dict(), ensure_ascii=False), flush=True)
 
 
-class Info(View):
-    """Tokens coloured by their info: more than the average red, less blue."""
+class InfoView(View):
+    """Tokens coloured by their info: red above the average, blue below."""
 
     reviews = True
 
@@ -90,7 +90,12 @@ class Info(View):
         print(flush=True)
 
 
-VIEWS: dict[str, type[View]] = {"words": Words, "path": Path, "info": Info, "json": Json}
+VIEWS: dict[str, type[View]] = {
+    "words": WordsView,
+    "path": PathView,
+    "info": InfoView,
+    "json": JsonView,
+}
 
 
 def translation(trace: Sequence[Event]) -> str:

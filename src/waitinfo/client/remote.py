@@ -10,17 +10,23 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from waitinfo.client.address import Address
-from waitinfo.client.replay import Replay
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.text.files import join_surrogates
 
+SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+REASONS = {
+    401: "the server requires a valid key; give one with --key",
+    403: "the server refuses this client",
+    404: "not a server of waitinfo",
+}
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
 KNOWN = frozenset(Event._fields)
@@ -38,12 +44,107 @@ def _encode(message: dict[str, Any]) -> str:
         raise WaitinfoError(f"cannot be sent to a server: {error}") from None
 
 
+@dataclass(frozen=True)
+class Address:
+    """The address of a server, and the key to it."""
+
+    url: str
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            wrong = parts.scheme not in SCHEMES or not parts.hostname or (parts.port or 1) < 0
+        except ValueError:
+            wrong = True
+        if wrong:
+            raise WaitinfoError(f"{self.url}: not a server; give an address like http://HOST:8000")
+
+    @property
+    def shown(self) -> str:
+        """For messages: without anything secret."""
+        parts = urlsplit(self.url)
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{parts.hostname}{port}"
+
+    @property
+    def websocket(self) -> str:
+        parts = urlsplit(self.url)
+        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/stream"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
+    def explain(self, status: int) -> str:
+        return f"{self.shown}: {REASONS.get(status, f'refused with status {status}')}"
+
+
 class Interrupted(Exception):
     """The connection is gone; another one may work, after so many seconds."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)
         self.wait = wait
+
+
+class Pending:
+    """What a stream sends again after a break: text that is not done with, and where it continues.
+
+    No input or output here: the same rules in any language (docs/serving.md: in JavaScript).
+    """
+
+    def __init__(self) -> None:
+        self._items: list[dict[str, Any]] = []  # text and flush messages from `position` on
+        self._newest: dict[str, Any] = {"position": 0, "sentence": 0}
+        self._path: list[list[int]] = []
+        self._seconds = 0.0
+
+    @property
+    def position(self) -> int:
+        """Source text before it is done with."""
+        return int(self._newest["position"])
+
+    def sent(self, message: dict[str, Any]) -> None:
+        """A message that carries text, or a mark in it, was handed in."""
+        self._items.append(message)
+
+    def received(self, words: dict[str, Any]) -> None:
+        """A `words` message: what is done with is dropped."""
+        found = words["replay"]
+        if found["sentence"] != self._newest["sentence"]:
+            self._drop(found["position"] - self.position)
+            self._path = []
+        self._path += found["path"]
+        self._newest = found
+        self._seconds = words["time"]
+
+    def _drop(self, count: int) -> None:
+        """Forget the first characters, and the marks among them."""
+        while count > 0 and self._items:
+            text = self._items[0].get("text", "")
+            if len(text) <= count:
+                self._items.pop(0)
+                count -= len(text)
+            else:
+                self._items[0] = {**self._items[0], "text": text[count:]}
+                count = 0
+        while self._items and self._items[0]["type"] == "flush":
+            self._items.pop(0)
+
+    def resume(self, vocabulary: str | None) -> dict[str, Any]:
+        """The `resume` of a new start message."""
+        return {
+            **self._newest,
+            "path": self._path,
+            "seconds": self._seconds,
+            "vocabulary": vocabulary,
+        }
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """What to send after it."""
+        return list(self._items)
 
 
 class AsyncRemoteStream:
@@ -62,7 +163,7 @@ class AsyncRemoteStream:
             start.setdefault("secret", secrets.token_urlsafe(16))
         self.ticket: str | None = None  # to watch the room where the stream speaks
         self._paused = str(start.get("segmenter")).startswith("pause")
-        self._replay = Replay()
+        self._pending = Pending()
         self._unsent: deque[str] = deque()
         self._more = asyncio.Event()  # there is something to send
         self._changed = asyncio.Event()  # something has arrived
@@ -166,7 +267,7 @@ class AsyncRemoteStream:
         message["id"] = self._last + 1
         self._send(message)
         self._last += 1
-        self._replay.sent(message)
+        self._pending.sent(message)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._unsent.append(_encode(message))
@@ -233,7 +334,8 @@ class AsyncRemoteStream:
             try:
                 opening = self._opening()
                 await socket.send(_encode(opening))
-                self._accept(json.loads(await socket.recv()))
+                while not self._accept(json.loads(await socket.recv())):
+                    """The server has more to say before it starts."""
                 self._queue_again(opening)
                 await self._both(socket)
             except ConnectionClosed as closed:
@@ -261,12 +363,17 @@ class AsyncRemoteStream:
     def _opening(self) -> dict[str, Any]:
         start = {"type": "start", "version": VERSION, "trace": True, **self._start}
         if self._vocabulary is not None:
-            start["resume"] = self._replay.resume(self._vocabulary)
+            start["resume"] = self._pending.resume(self._vocabulary)
         return start
 
-    def _accept(self, answer: dict[str, Any]) -> None:
+    def _accept(self, answer: dict[str, Any]) -> bool:
+        """Take an answer to the start; whether the stream has been started."""
         if answer["type"] == "error":
             self._refused(answer)
+        if answer["type"] == "closing":
+            return False
+        if answer["type"] == "ended":
+            raise Interrupted(f"the server ended the stream ({answer['reason']})")
         if answer["type"] != "started":
             raise WaitinfoError(f"{self._address.shown}: not a server of waitinfo")
         self._vocabulary = answer["vocabulary"]
@@ -274,6 +381,7 @@ class AsyncRemoteStream:
         self.ticket = answer.get("ticket")
         self._connections += 1
         self._resting = False
+        return True
 
     def _refused(self, error: dict[str, Any]) -> NoReturn:
         """The server starts no stream, or ends it: for good, or until later."""
@@ -286,7 +394,7 @@ class AsyncRemoteStream:
         self._unsent.clear()
         if self.k != opening.get("k"):  # it was turned meanwhile
             self._send({"type": "set", "k": self.k})
-        for item in self._replay.items:
+        for item in self._pending.items:
             self._send(item)
         self._send({"type": "text", "text": "", "id": self._last})
         if self._finished:
@@ -325,7 +433,7 @@ class AsyncRemoteStream:
         match message["type"]:
             case "words":
                 self._heard += 1
-                self._replay.received(message)
+                self._pending.received(message)
                 self._events.extend(map(_event, message.get("trace") or ()))
                 self._words.extend(word["text"] for word in message["words"])
             case "idle":

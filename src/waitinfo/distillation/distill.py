@@ -24,8 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.distillation.choosing import Choice, Chooser, Task, read_translations
-from waitinfo.distillation.filters import Filters
+from waitinfo.distillation.filters import (
+    Chooser,
+    ChosenTranslation,
+    Filters,
+    Task,
+    read_translations,
+)
 from waitinfo.distillation.mixing import (
     DISTILLED,
     MONOTONE,
@@ -65,7 +70,7 @@ class DistillOptions:
 
 
 @dataclass
-class Report:
+class DistilledPairs:
     """What came out."""
 
     pairs: Counter[str] = field(default_factory=Counter)  # by origin
@@ -95,7 +100,7 @@ class Distillation:
         self.made = MONOTONE if first.system.simultaneous else DISTILLED
         self.chooser = Chooser(options.choose, options.filters)
         self.vocabulary = data.corpus.vocabulary if data.corpus else first.vocabulary
-        self.report = Report()
+        self.report = DistilledPairs()
 
     def settings(self) -> dict[str, Any]:
         """Everything that the output depends on."""
@@ -221,7 +226,7 @@ class Distillation:
         slices = [tasks[i : i + SLICE] for i in range(0, len(tasks), SLICE)]
         each = map if pool is None else pool.map
         chosen = each(self.chooser.choose_all, slices)
-        choices: list[Choice] = [choice for some in chosen for choice in some]
+        choices: list[ChosenTranslation] = [choice for some in chosen for choice in some]
         self.report.dropped.update(choice.reason for choice in choices if choice.reason)
         return [
             None if choice.number is None else texts[choice.number]
@@ -302,7 +307,7 @@ def distill(
     rows: int | None = None,
     processes: Processes | None = None,
     progress: Progress | None = None,
-) -> Report | None:
+) -> DistilledPairs | None:
     """Write a mixture of `data` and its translations by the teachers; None if nothing was to do.
 
     Several teachers translate together (an ensemble). The result is a corpus folder, or a TSV file

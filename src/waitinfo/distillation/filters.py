@@ -1,20 +1,26 @@
-"""Translations that are better not learned from: each filter has a reason, which is counted."""
+"""Which translation is learned from: the best of several that passes the filters.
+
+Each filter has a reason, which is counted.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.text.files import normalise
 from waitinfo.text.identification import other_language
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.scripts import mostly_unspaced
+from waitinfo.text.similarity import SIMILARITIES
 
 SHORT = 10  # tokens below which the length ratio says nothing
-COPIED_WORDS, COPIED_SHARE = 5, 0.8  # so many words, of which such a share is in the source
+COPIED_WORDS, COPIED_SHARE = 5, 0.8  # of a copy: at least; share in the source
 WORD = re.compile(r"[^\W\d_]+")
-# How often a group of so many words, or letters, may follow itself; longer ones: the last entry.
+# How often a group of 1, 2, … words, or letters, may follow itself; the last entry: longer groups.
 WORD_REPEATS, LETTER_REPEATS = (3, 2, 2, 1), (5, 4, 3, 3, 2)
 LONGEST_GROUP = 12
 
@@ -98,3 +104,74 @@ class Filters:
         if longer >= SHORT and longer > self.max_ratio * shorter:
             return f"length ratio over {self.max_ratio:g}"
         return None
+
+
+# Choosing
+
+CHOICES = ("score", *SIMILARITIES)
+
+
+class Task(NamedTuple):
+    """A sentence and its translations."""
+
+    source: str
+    reference: str | None  # None for text without a translation
+    translations: list[str]
+    scores: list[float] | None  # the teacher's; None: they are in its order, best first
+    lengths: list[tuple[int, int]]  # tokens of source and translation, by translation
+
+
+class ChosenTranslation(NamedTuple):
+    """Which translation was chosen, or why none was."""
+
+    number: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Takes the best translation that passes the filters."""
+
+    by: str
+    filters: Filters
+
+    def __post_init__(self) -> None:
+        if self.by not in CHOICES:
+            raise unknown("--choose", self.by, CHOICES)
+
+    def choose(self, task: Task) -> ChosenTranslation:
+        """The best that passes; the reason is that of the best one of all."""
+        first: str | None = None
+        for number in self._ranked(task):
+            reason = self.filters.of_pair(
+                task.source, task.translations[number], task.lengths[number], task.reference
+            )
+            if reason is None:
+                return ChosenTranslation(number, None)
+            first = first or reason
+        return ChosenTranslation(None, first)
+
+    def choose_all(self, tasks: Sequence[Task]) -> list[ChosenTranslation]:
+        return [self.choose(task) for task in tasks]
+
+    def _ranked(self, task: Task) -> list[int]:
+        """Numbers of the translations, best first; equal ones stay in the teacher's order."""
+        value: Callable[[int], float]
+        if self.by != "score" and task.reference is not None and len(task.translations) > 1:
+            similarity = SIMILARITIES[self.by](task.reference)
+            value = [similarity(text) for text in task.translations].__getitem__
+        elif task.scores is not None:
+            value = task.scores.__getitem__
+        else:
+            return list(range(len(task.translations)))
+        return sorted(range(len(task.translations)), key=lambda number: -value(number))
+
+
+def read_translations(line: str, scored: bool) -> tuple[list[str], list[float] | None]:
+    """The translations of a line as `translate --best` writes it, and their scores if it has."""
+    columns = [normalise(column) for column in line.split("\t")]
+    if not scored:
+        return columns, None
+    if len(columns) % 2:
+        raise WaitinfoError("a line of translations has a score too few; start again with --force")
+    return columns[1::2], [float(score) for score in columns[::2]]

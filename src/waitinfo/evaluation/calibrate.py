@@ -7,7 +7,7 @@ from statistics import fmean
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
-from waitinfo.evaluation.latency import PROFILES, Lags, corpus_latency
+from waitinfo.evaluation.latency import PROFILES, corpus_latency
 from waitinfo.evaluation.quality import bleu
 from waitinfo.evaluation.trace import WordTrace
 from waitinfo.progress import Progress
@@ -54,11 +54,7 @@ def calibrate(
     pace = sum(t.source_words for traces in by_dial.values() for t in traces) / written
     points = []
     for k, traces in by_dial.items():
-        lags = [
-            Lags(trace.delays, trace.source_words, len(reference.split()))
-            for trace, reference in zip(traces, references, strict=True)
-        ]
-        lag = corpus_latency(lags, PROFILES["word"])["LAAL"]
+        lag = corpus_latency(evaluation.word_lags(traces), PROFILES["word"])["LAAL"]
         if lag is not None:
             score = bleu([trace.text for trace in traces], references)
             points.append(CalibrationPoint(k, lag, measured_lag(traces, pace), score))

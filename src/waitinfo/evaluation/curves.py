@@ -69,6 +69,22 @@ class Curve:
         return len({len(point.points) for point in self.points}) > 1
 
     @property
+    def trainings(self) -> set[tuple[int, int]]:
+        """Updates and tokens of each, of the models of all points for which they are known."""
+        models = [point["model"] for made in self.points for point in made.points]
+        return {
+            (model["updates"], model["tokens_per_update"])
+            for model in models
+            if model.get("updates")
+        }
+
+    @property
+    def parameters(self) -> int | None:
+        """Parameters of the largest model; None where they are not known."""
+        models = [point["model"] for made in self.points for point in made.points]
+        return max((model["parameters"] for model in models if model["parameters"]), default=None)
+
+    @property
     def xs(self) -> list[float]:
         return [p.x for p in self.points]
 

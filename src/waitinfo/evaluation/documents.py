@@ -31,9 +31,8 @@ from waitinfo.evaluation.quality import RESAMPLES, bleu, quality
 from waitinfo.evaluation.realign import METHODS, realign
 from waitinfo.evaluation.trace import WordTrace
 from waitinfo.progress import Progress, Silent
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import ENDS, GAIN, WordCount
-from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import normalise, read_lines, sha256_lines

@@ -93,17 +93,35 @@ class Decoding:
             raise unknown("ending", self.ending, ENDINGS)
 
 
-def training_run(folder: Path) -> tuple[str, int | None]:
-    """The name and the seed of the run that a model folder belongs to.
+@dataclass(frozen=True)
+class TrainingRun:
+    """The training run that a model folder belongs to, as far as it is known."""
 
-    For a model outside a run folder, the name is that of the folder, and the seed is None.
-    """
-    folder = folder.resolve()
-    for run in (folder, folder.parent):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            settings = json.loads((run / "run.json").read_text("utf-8"))
-            return run.name, settings["resolved"]["training"]["seed"]
-    return folder.name, None
+    name: str  # of the run folder; for a model outside of one, that of its own folder
+    seed: int | None = None
+    updates: int | None = None
+    tokens: int | None = None  # of an update, on all processes
+
+    @classmethod
+    def of(cls, folder: Path) -> TrainingRun:
+        folder = folder.resolve()
+        for run in (folder, folder.parent):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                record = json.loads((run / "run.json").read_text("utf-8"))
+                seed = record["resolved"]["training"]["seed"]
+                return cls(run.name, seed, *cls._length(run, record))
+        return cls(folder.name)
+
+    @staticmethod
+    def _length(run: Path, record: dict[str, Any]) -> tuple[int | None, int | None]:
+        """Updates, and tokens of each."""
+        try:
+            training = record["resolved"]["training"]
+            tokens = training["batch_tokens"] * training["accumulate"] * record["processes"]
+            lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+            return max(json.loads(line)["update"] for line in lines), tokens
+        except (OSError, ValueError, KeyError):
+            return None, None
 
 
 class Evaluation:
@@ -114,8 +132,8 @@ class Evaluation:
     ) -> None:
         self.loaded, self.test = loaded, test
         self.name = name or loaded.system.name
-        folder_name, self.seed = training_run(loaded.folder)
-        self.run = run or folder_name
+        self.training = TrainingRun.of(loaded.folder)
+        self.run, self.seed = run or self.training.name, self.training.seed
         encode = loaded.vocabulary.source.encode
         self.tokenized = [encode(text) for text in test.sources]
         self.reference_tokens = [len(loaded.vocabulary.target.encode(t)) for t in test.references]
@@ -126,6 +144,8 @@ class Evaluation:
             "folder": self.loaded.folder.resolve().name,
             "sha256": fingerprint(self.loaded.folder),
             "parameters": self.loaded.model.parameter_count(),
+            "updates": self.training.updates,
+            "tokens_per_update": self.training.tokens,
         }
 
     def settings(self, decoding: Decoding) -> dict[str, Any]:
@@ -207,6 +227,19 @@ class Evaluation:
             for source, hypothesis in zip(self.test.sources, found, strict=True)
         ]
 
+    def token_lags(self, found: Sequence[Hypothesis]) -> list[Lags]:
+        """End-of-sentence is counted on both sides."""
+        return [
+            Lags(h.path, h.source_length, length + 1)
+            for h, length in zip(found, self.reference_tokens, strict=True)
+        ]
+
+    def word_lags(self, traces: Sequence[WordTrace]) -> list[Lags]:
+        return [
+            Lags(trace.delays, trace.source_words, self.test.units.reference_length(reference))
+            for trace, reference in zip(traces, self.test.references, strict=True)
+        ]
+
     def score(
         self,
         decoding: Decoding,
@@ -216,14 +249,7 @@ class Evaluation:
     ) -> Point:
         """All metrics of a point."""
         references = self.test.references
-        tokens = [
-            Lags(h.path, h.source_length, length + 1)
-            for h, length in zip(found, self.reference_tokens, strict=True)
-        ]
-        words = [
-            Lags(trace.delays, trace.source_words, self.test.units.reference_length(reference))
-            for trace, reference in zip(traces, references, strict=True)
-        ]
+        tokens, words = self.token_lags(found), self.word_lags(traces)
         return {
             **self.heading(decoding),
             "units": asdict(self.test.units),

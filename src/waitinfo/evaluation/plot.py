@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve
+from waitinfo.systems import SYSTEMS
 
 FORMATS = (".svg", ".png", ".pdf")
 # Colours of Okabe and Ito, which colour-blind readers can distinguish, and three more.
@@ -16,6 +18,7 @@ COLOURS = (
     "#6A3D9A", "#7F7F7F",
 )  # fmt: skip
 MARKS = "os^Dvp*Xh<"
+STYLED = tuple(dict.fromkeys(("wait-info", "multipath", "wait-k", *SYSTEMS)))
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
@@ -30,6 +33,30 @@ TITLES = {
     "BLEU_lowercase": "BLEU (lower-cased)",
     "BLEU_words": "BLEU (words alone)",
 }
+
+
+def curve_style(number: int) -> dict[str, Any]:
+    turn = number // len(COLOURS)  # where colours come again, marks and lines differ
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKS[(number + turn) % len(MARKS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "markersize": 4.5,
+        "linewidth": 1.3,
+    }
+
+
+def style_numbers(names: Sequence[str]) -> list[int]:
+    """The style of each curve: a system has its own in every picture, other names the next ones.
+
+    `multipath catch_up=6` is drawn as multipath, where multipath itself is not among the names.
+    """
+    own = {name: name for name in names if name in STYLED}
+    for name in names:
+        own.setdefault(name.split(" ")[0], name)
+    numbers = {name: STYLED.index(system) for system, name in own.items() if system in STYLED}
+    free = (number for number in count() if number not in numbers.values())
+    return [numbers[name] if name in numbers else next(free) for name in names]
 
 
 def axis_title(axis: str) -> str:
@@ -81,8 +108,9 @@ def draw(
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
         own = [curve for curve in curves if not curve.published]
-        for number, curve in enumerate(own):
-            _draw_curve(axes, curve, number, labels, bands)
+        numbers = style_numbers([curve.name for curve in own])
+        for above, (number, curve) in enumerate(zip(numbers, own, strict=True)):
+            _draw_curve(axes, curve, curve_style(number), above % 2 == 0, labels, bands)
         for number, curve in enumerate(c for c in curves if c.published):
             _draw_published(axes, curve, number)
         axes.set_xlabel(axis_title(x))
@@ -116,8 +144,11 @@ def save_figure(figure: Any, out: Path) -> None:
         raise WaitinfoError(f"--out {out}: cannot be written ({error.strerror})") from None
 
 
-def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool) -> None:
-    colour = COLOURS[number % len(COLOURS)]
+def _draw_curve(
+    axes: Any, curve: Curve, style: dict[str, Any], up: bool, labels: bool, bands: bool
+) -> None:
+    """up: labels are above the points; alternate curves overlap less so."""
+    colour = style["color"]
     name = plain(curve.name)
     if curve.runs > 1:
         name += f" ({'up to ' if curve.uneven else ''}{curve.runs} runs)"
@@ -134,17 +165,11 @@ def _draw_curve(axes: Any, curve: Curve, number: int, labels: bool, bands: bool)
         if bands:
             axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
         return
-    axes.plot(
-        curve.xs, curve.ys, color=colour, marker=MARKS[number % len(MARKS)], markersize=4.5,
-        linestyle=DASHES[number % len(DASHES)], linewidth=1.3, label=name, zorder=3,
-        gid=curve_id(curve),
-    )  # fmt: skip
+    axes.plot(curve.xs, curve.ys, label=name, zorder=3, gid=curve_id(curve), **style)
     low, high = [p.low for p in curve.points], [p.high for p in curve.points]
     if bands:
         axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
     if labels:
-        # Labels of alternate curves are above and below, so that they overlap less.
-        up = number % 2 == 0
         for point in curve.points:
             axes.annotate(
                 plain(point.label), (point.x, point.y), xytext=(0, 5 if up else -5), ha="center",
@@ -157,8 +182,5 @@ def _draw_published(axes: Any, curve: Curve, number: int) -> None:
     if len(curve.points) == 1:
         axes.axhline(curve.points[0].y, color="0.55", linewidth=0.8, linestyle=":", label=name)
         return
-    axes.plot(
-        curve.xs, curve.ys, color="0.55", marker=MARKS[number % len(MARKS)], markersize=3,
-        markerfacecolor="white", linestyle=DASHES[number % len(DASHES)], linewidth=0.8, label=name,
-        zorder=2,
-    )  # fmt: skip
+    style = {"color": "0.55", "markersize": 3, "markerfacecolor": "white", "linewidth": 0.8}
+    axes.plot(curve.xs, curve.ys, label=name, zorder=2, **curve_style(number) | style)

@@ -24,6 +24,8 @@ Point = dict[str, Any]
 FIELDS = ("set", "run", "seed", "name", "system", "k", "label", "ending", "beam", "dtype")
 IN_SETTINGS = ("ending", "beam", "dtype")
 PACKED = (".gz", ".xz", ".zst")
+SIMILAR = 1.1  # ratio up to which sizes, and amounts of training, count as equal
+UNLIKE = "the models differ in size or training: so may their results, whatever the system"
 
 
 def is_point(value: Any) -> bool:
@@ -176,6 +178,14 @@ def in_order(points: Sequence[Point], only: str | None) -> list[Point]:
             raise unknown("--only", name, known)
     chosen = [point for point in points if point["name"] in names]
     return sorted(chosen, key=lambda point: names.index(point["name"]))
+
+
+def unlike(models: Iterable[dict[str, Any]]) -> bool:
+    """Whether models, as points describe them, differ in size or in what they were trained on."""
+    found = list(models)
+    trained = [m["updates"] * m["tokens_per_update"] for m in found if m.get("updates")]
+    sizes = [model["parameters"] for model in found if model["parameters"]]
+    return any(max(each, default=0) > SIMILAR * min(each, default=0) for each in (trained, sizes))
 
 
 def check_one_set(points: Iterable[Point]) -> None:

@@ -63,7 +63,7 @@ class Similarities:
         self._cached = {word: self._compare(word) for word, count in frequent if count > 1}
 
     def to(self, word: str) -> Floats:
-        """Of a reference word to the different translated words, and -inf: [V + 1]."""
+        """Similarity of a word to every different translated word, then -inf: [V + 1]."""
         found = self._cached.get(word)
         return self._compare(word) if found is None else found
 
@@ -78,7 +78,7 @@ class Similarities:
 
 
 def _counter(most: int) -> type[np.unsignedinteger[Any]]:
-    """A small type that counts so far."""
+    """The smallest type that can count to this number."""
     return np.uint8 if most < 256 else np.uint32
 
 
@@ -152,7 +152,7 @@ class _Table:
         return float(row.columns(self.m, self.m + 1)[0])
 
     def _block(self, part: _Part, start: int, stop: int, keep: bool) -> _Part:
-        """Row `stop`, from row `start`, in the columns of that."""
+        """Row `stop` computed from row `start`, in the columns of row `start`."""
         first, old = part
         ids = np.ascontiguousarray(self._ids[:, first : part.stop])
         new = np.empty_like(old)

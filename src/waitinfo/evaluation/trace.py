@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waitinfo.streaming.decoder import Hypothesis
-from waitinfo.streaming.reader import Reader
 from waitinfo.streaming.segmenter import Segmentation
-from waitinfo.streaming.words import WordBuilder
+from waitinfo.streaming.words import Reader, WordBuilder
 from waitinfo.text.scripts import mostly_unspaced
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary

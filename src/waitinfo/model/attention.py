@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.errors import unknown
-from waitinfo.model.cache import KeyValueCache, Pages, Rows
+from waitinfo.model.cache import CacheRows, KeyValueCache, Pages
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
@@ -35,6 +35,8 @@ def attend(
 ) -> Tensor:
     """softmax(q k / sqrt(d) + bias) v, computed by the fused kernel that torch selects.
 
+    With `info.self_bias`, these weights are beta of the paper (Eq. 9); with `info.consistency`,
+    gamma (Eq. 11).
     The bias is [B, 1 or H, T or 1, S]. `causal` applies a plain causal mask instead of a bias.
     """
     if isinstance(keys, Pages) and isinstance(values, Pages):
@@ -80,7 +82,7 @@ def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: flo
 class CachePosition:
     """The cache rows and positions that a step writes to."""
 
-    rows: Rows
+    rows: CacheRows
     at: Tensor  # [R, T] new positions of each row
     keys: int  # positions to attend to: one more than the largest position of any row
 
@@ -224,7 +226,6 @@ def cross_attention(name: str) -> type[CrossAttention]:
 
 
 # Attention without cuDNN
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

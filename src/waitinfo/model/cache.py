@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class CacheRows:
     """Some rows of a cache. Adjacent rows are selected by a slice, which copies nothing."""
 
     index: Tensor  # [R]
     span: slice | None
 
     @classmethod
-    def of(cls, rows: Sequence[int], device: torch.device) -> Rows:
+    def of(cls, rows: Sequence[int], device: torch.device) -> CacheRows:
         together = all(b == a + 1 for a, b in pairwise(rows))
         span = slice(rows[0], rows[-1] + 1) if together else None
         return cls(torch.tensor(rows, device=device), span)
@@ -58,17 +58,17 @@ class KeyValueCache:
         cache.both, cache.keys, cache.values = both, both[0], both[1]
         return cache
 
-    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+    def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         """Store [R, H, T, d/H] at the positions at [R, T] of the given rows."""
         self.keys[rows.index[:, None], :, at] = keys.transpose(1, 2)
         self.values[rows.index[:, None], :, at] = values.transpose(1, 2)
 
-    def put_both(self, both: Tensor, rows: Rows, at: Tensor) -> None:
+    def put_both(self, both: Tensor, rows: CacheRows, at: Tensor) -> None:
         """Store keys and values [R, T, 2, H, d/H] at the positions at [R, T] of the given rows."""
         assert self.both is not None
         self.both[:, rows.index[:, None], :, at] = both
 
-    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+    def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of the given rows: [R, H, length, d/H] each."""
         return rows.take(self.keys[:, :, :length]), rows.take(self.values[:, :, :length])
 
@@ -111,7 +111,7 @@ class Pages:
 
 
 @dataclass(frozen=True)
-class PagedRows(Rows):
+class PagedRows(CacheRows):
     """Some rows of a paged cache, and the place of the one new position of each."""
 
     table: Tensor  # [R, W] the blocks of each row
@@ -142,13 +142,13 @@ class PagedCache(KeyValueCache):
     def block_size(self) -> int:
         return self.keys.shape[2]
 
-    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+    def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         """Store [R, H, 1, d/H] at the new positions of the rows."""
         assert isinstance(rows, PagedRows)
         self.keys[rows.block, :, rows.offset] = keys[:, :, 0].to(self.keys.dtype)
         self.values[rows.block, :, rows.offset] = values[:, :, 0].to(self.values.dtype)
 
-    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+    def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of the given rows, as pages."""
         assert isinstance(rows, PagedRows)
         return self.pages(rows.table, rows.count, length)

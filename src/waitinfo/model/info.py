@@ -2,6 +2,8 @@
 
 Equation numbers are the paper's. Scaling softmax weights by w and renormalising is the same as
 adding log w to the scores, so both info-aware attentions are plain attention with an additive bias.
+Code in C (`native/kernels.h`) and Triton (`kernels/rows.py`) repeats the functions here, and tests
+compare it with them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ SMALLEST_WEIGHT = 1e-4  # lower bound of 2 - |difference|: its log stays finite 
 
 
 class InfoQuantizer(nn.Module):
-    """Predicts a token's info in (0, 2) from its embedding (Eq. 4, 5)."""
+    """Predicts a token's info in (0, 2) from its embedding (Eq. 4 and Eq. 5)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -173,25 +175,3 @@ def info_sum_loss(
             goal = kept * (zeta / sums.clamp_min(1e-6))[:, None]
             losses.append(torch.linalg.vector_norm(kept - goal.detach()))
     return losses[0] + losses[1]
-
-
-def used_info(target_info: Tensor) -> Tensor:
-    """[B, T] float64: info used when each target token is to be written.
-
-    That token is unknown then, so only the info of earlier ones is summed.
-    """
-    return torch.nn.functional.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
-
-
-def dial_rows(k: Tensor | float, like: Tensor) -> Tensor:
-    """The dial of each sentence, or one of all: [B or 1, 1] float64."""
-    return torch.as_tensor(k, device=like.device, dtype=torch.float64).reshape(-1, 1)
-
-
-def shortest_prefixes(received: Tensor, needed: Tensor, lengths: Tensor, floor: bool) -> Tensor:
-    """The path that reads until enough is received: [B, S], [B, T] float64, [B] -> [B, T]."""
-    # The shortest sufficient prefix is one longer than the number of insufficient prefixes.
-    path = torch.searchsorted(received.contiguous(), needed.contiguous()) + 1
-    if floor:
-        path = torch.maximum(path, torch.arange(2, path.shape[1] + 2, device=path.device))
-    return torch.minimum(path, lengths[:, None]).cummax(-1).values

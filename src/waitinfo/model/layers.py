@@ -1,9 +1,11 @@
-"""Encoder and decoder layers: sublayers with residual connections and layer norm."""
+"""Embeddings, and the layers of encoder and decoder: sublayers with residuals and layer norm."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +19,27 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.text.special import PAD
+
+
+def sinusoids(at: Tensor, width: int) -> Tensor:
+    """Sinusoidal position embeddings: at [B, T] -> [B, T, d]. Positions have no upper limit."""
+    half = width // 2
+    steps = torch.arange(half, device=at.device, dtype=torch.float32)
+    rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
+    angles = at[..., None] * rates
+    return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
+
+
+def token_embedding(vocabulary: int, width: int) -> nn.Embedding:
+    """Create an embedding; on the meta device, without initialising it.
+
+    There, initialisation would import a compiler, which takes longer than loading the weights.
+    """
+    meta = torch.get_default_device().type == "meta"
+    empty = torch.empty(vocabulary, width) if meta else None
+    return nn.Embedding(vocabulary, width, PAD, _weight=empty)
+
 
 LinearRelu = Callable[[Tensor, nn.Linear], Tensor]
 

@@ -22,7 +22,6 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 # Cross-entropy: the logits of a chunk become their own gradient at once
 
-
 CHUNK_ELEMENTS = 2**27  # logits stored at a time
 
 Terms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]

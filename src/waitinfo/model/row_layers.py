@@ -22,7 +22,7 @@ from waitinfo.model.transformer import Transformer
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class Place(NamedTuple):
+class RowPositions(NamedTuple):
     """Where the new positions of R rows lie."""
 
     slot: Tensor  # [R]
@@ -108,7 +108,7 @@ class RowLayers:
         self,
         x: Tensor,
         info: Tensor | None,
-        place: Place,
+        place: RowPositions,
         caches: Sequence[PagedCache],
         memories: Sequence[PagedCache],
     ) -> Tensor:
@@ -128,7 +128,7 @@ class RowLayers:
         self,
         x: Tensor,
         info: Tensor | None,
-        place: Place,
+        place: RowPositions,
         source: Prefix,
         caches: Sequence[PagedCache],
         memories: Sequence[PagedCache],
@@ -154,7 +154,7 @@ class RowLayers:
         attention: SelfAttention,
         around: Residual,
         info: Tensor | None,
-        place: Place,
+        place: RowPositions,
         cache: PagedCache,
     ) -> None:
         projected = stream.into(around, attention.project)

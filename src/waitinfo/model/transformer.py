@@ -27,7 +27,7 @@ from waitinfo.model.attention import (
 from waitinfo.model.cache import KeyValueCache, LayerCaches
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
-from waitinfo.model.layers import DecoderLayer, EncoderLayer
+from waitinfo.model.layers import DecoderLayer, EncoderLayer, sinusoids, token_embedding
 from waitinfo.model.loss import Terms, product_dtype, token_terms
 from waitinfo.text.special import PAD
 
@@ -66,24 +66,10 @@ class Decoded:
     states: Tensor  # [B, T, d]
     extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
 
-
-def sinusoids(at: Tensor, width: int) -> Tensor:
-    """Sinusoidal position embeddings: at [B, T] -> [B, T, d]. Positions have no upper limit."""
-    half = width // 2
-    steps = torch.arange(half, device=at.device, dtype=torch.float32)
-    rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
-    angles = at[..., None] * rates
-    return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
-
-
-def _embedding(vocabulary: int, width: int) -> nn.Embedding:
-    """Create an embedding; on the meta device, without initialising it.
-
-    There, initialisation would import a compiler, which takes longer than loading the weights.
-    """
-    meta = torch.get_default_device().type == "meta"
-    empty = torch.empty(vocabulary, width) if meta else None
-    return nn.Embedding(vocabulary, width, PAD, _weight=empty)
+    def attention(self) -> Tensor:
+        """[B, L, H, S] what the last position weighs the source with, where that is reported."""
+        found = [report.weights for report in self.extras if report is not None]
+        return torch.stack([weights[:, :, -1] for weights in found if weights is not None], 1)
 
 
 class Transformer(nn.Module):
@@ -94,11 +80,11 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.source_embedding = _embedding(config.source_vocabulary, config.width)
+        self.source_embedding = token_embedding(config.source_vocabulary, config.width)
         self.target_embedding = (
             self.source_embedding
             if config.joint
-            else _embedding(config.target_vocabulary, config.width)
+            else token_embedding(config.target_vocabulary, config.width)
         )
         self.dropout = nn.Dropout(config.dropout)
         self.source_info = self._token_info(config.source_vocabulary, config.source_info)
@@ -146,11 +132,6 @@ class Transformer(nn.Module):
             for part in ("attention", "feed_forward"):
                 getattr(layer, part).out.weight.mul_(gain)
 
-    def tie(self) -> None:
-        """Share a joint embedding again, after loading separate copies."""
-        if self.config.joint:
-            self.target_embedding = self.source_embedding
-
     def weights(self) -> dict[str, Tensor]:
         """Tensors to save, with a shared embedding stored once."""
         state = self.state_dict()
@@ -163,7 +144,8 @@ class Transformer(nn.Module):
         if self.config.joint:
             weights = {**weights, "target_embedding.weight": weights["source_embedding.weight"]}
         self.load_state_dict(weights, assign=assign)
-        self.tie()
+        if self.config.joint:  # `assign` has made two of it
+            self.target_embedding = self.source_embedding
 
     @property
     def device(self) -> torch.device:
@@ -227,7 +209,8 @@ class Transformer(nn.Module):
     @without_cudnn_attention
     def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
         """Encode whole sources, padded on the right; lengths [B] include end-of-sentence."""
-        view = SelfView(self._encoder_bias(source, lengths))
+        causal = self.config.encoder == "causal"  # never sees padding, which is on the right
+        view = self._self_view(source) if causal else self._bidirectional_view(source, lengths)
         x = source.x
         for layer in self.encoder_layers:
             x = layer(x, view)
@@ -241,9 +224,7 @@ class Transformer(nn.Module):
 
         Only for a causal encoder. Returns the keys and values of the new positions.
         """
-        aware = source.info if self.config.info_self_attention else None
-        view = SelfView(self_bias(position.at, position.keys, aware), position)
-        x = source.x
+        view, x = self._self_view(source, position), source.x
         for layer, cache in zip(self.encoder_layers, caches, strict=True):
             x = layer(x, view, cache)
         return self._encoded(x, source.info)
@@ -255,16 +236,20 @@ class Transformer(nn.Module):
     def crosses(self) -> list[CrossAttention]:
         return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
 
-    def _encoder_bias(self, source: Embedded, lengths: Tensor) -> Tensor | None:
-        aware = source.info if self.config.info_self_attention else None
-        if self.config.encoder == "causal":
-            # Padding is on the right, which causal attention never sees.
-            return None if aware is None else self_bias(source.at, source.x.shape[1], aware)
-        columns = torch.arange(source.x.shape[1], device=lengths.device)
-        padding = columns >= lengths[:, None]
+    def _self_view(self, side: Embedded, position: CachePosition | None = None) -> SelfView:
+        """Causal self-attention, aware of info if the model is."""
+        info = side.info if self.config.info_self_attention else None
+        if position is not None:
+            return SelfView(self_bias(position.at, position.keys, info), position)
+        return SelfView(None if info is None else self_bias(side.at, side.x.shape[1], info))
+
+    def _bidirectional_view(self, source: Embedded, lengths: Tensor) -> SelfView:
+        padding = torch.arange(source.x.shape[1], device=lengths.device) >= lengths[:, None]
         bias = torch.zeros(padding.shape, device=lengths.device)
         bias = bias.masked_fill(padding, -torch.inf)[:, None, None]  # [B, 1, 1, S]
-        return bias if aware is None else bias + torch.diag_embed(aware - 1)[:, None]
+        if self.config.info_self_attention and source.info is not None:  # as in `self_bias`
+            bias = bias + torch.diag_embed(source.info - 1)[:, None]
+        return SelfView(bias)
 
     # Decoder
 
@@ -283,25 +268,22 @@ class Transformer(nn.Module):
         read [B, T]: source tokens read by then, if heads see fewer. With `streaming`, attention
         takes hard decisions, as in translation, instead of expectations.
         """
-        aware = target.info if self.config.info_self_attention else None
-        bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
+        view = self._self_view(target)
         source = self._source_view(target, encoded, visible, k, read, streaming)
-        return self._decode(target, SelfView(bias), encoded, source)
+        return self._decode(target, view, encoded, source)
 
     def alignment(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
         """Cross-attention of whole targets, of the layer before the last, which aligns best.
 
         Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
         """
-        aware = target.info if self.config.info_self_attention else None
-        bias = None if aware is None else self_bias(target.at, target.x.shape[1], aware)
-        view, x = SelfView(bias), target.x
+        view, x = self._self_view(target), target.x
         source = self._source_view(target, encoded, visible, None, None, True)
-        layers = [cast("DecoderLayer", layer) for layer in self.decoder_layers[:-1]]
-        *before, chosen = layers or [cast("DecoderLayer", self.decoder_layers[0])]
-        for number, layer in enumerate(before):
-            x, _ = layer(x, view, encoded.memories[number], source)
-        return chosen.cross_weights(x, view, encoded.memories[len(before)], source).mean(1)
+        *before, chosen = self.decoder_layers[:-1] or self.decoder_layers
+        for layer, memory in zip(before, encoded.memories, strict=False):
+            x, _ = layer(x, view, memory, source)
+        weights = cast("DecoderLayer", chosen).cross_weights
+        return weights(x, view, encoded.memories[len(before)], source).mean(1)
 
     @without_cudnn_attention
     def step(
@@ -321,11 +303,8 @@ class Transformer(nn.Module):
         states: [R, H] for each layer, the state of its cross-attention after the previous position.
         weigh: plain cross-attention reports its weights.
         """
-        aware = target.info if self.config.info_self_attention else None
-        view = SelfView(self_bias(position.at, position.keys, aware), position)
-        source = self._source_view(target, encoded, visible, k, read, True)
-        if weigh:
-            source = replace(source, weigh=True)
+        source = self._source_view(target, encoded, visible, k, read, True, weigh)
+        view = self._self_view(target, position)
         return self._decode(target, view, encoded, source, caches, states)
 
     def _decode(
@@ -355,6 +334,7 @@ class Transformer(nn.Module):
         k: Tensor | None,
         read: Tensor | None,
         streaming: bool,
+        weigh: bool = False,
     ) -> SourceView:
         weight = None
         if self.config.info_cross_attention and target.info is not None:
@@ -364,7 +344,7 @@ class Transformer(nn.Module):
         read_bias = None
         if read is not None and read is not visible:
             read_bias = cross_bias(read, encoded.width, weight)
-        return SourceView(visible, bias, k, read_bias, target.at, streaming=streaming)
+        return SourceView(visible, bias, k, read_bias, target.at, None, streaming, weigh)
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> LayerCaches:
         """Empty caches, one per layer."""

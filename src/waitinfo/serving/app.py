@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -11,19 +11,25 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import operations, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.hub import Hub
-from waitinfo.serving.wire import retry_header
+from waitinfo.serving.wire import Gone, retry_header
 
 # The page loads nothing from elsewhere and nobody may frame it; OBS shows /overlay by itself.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+HEADERS = [
+    (b"content-security-policy", POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
 
 
 def page_folder() -> Path:
@@ -57,6 +63,7 @@ def build_app(hub: Hub) -> FastAPI:
     _add_schemas(app)
     _add_errors(app, hub)
     _add_page(app)
+    app.add_middleware(Secured)
     if origins := hub.settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -80,6 +87,21 @@ def _add_schemas(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+class Secured:
+    """Every answer with the headers that protect the page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        await self.app(scope, receive, sending if scope["type"] == "http" else send)
+
+
 def _add_errors(app: FastAPI, hub: Hub) -> None:
     @app.exception_handler(Refusal)
     async def refused(_: Request, refusal: Refusal) -> JSONResponse:
@@ -87,6 +109,11 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         return JSONResponse(
             {"error": refusal.message}, refusal.status, headers=retry_header(refusal)
         )
+
+    @app.exception_handler(Gone)
+    async def gone(_: Request, __: Gone) -> Response:
+        """Nobody waits for an answer."""
+        return Response(status_code=499)
 
     @app.exception_handler(WaitinfoError)
     async def wrong(_: Request, error: WaitinfoError) -> JSONResponse:
@@ -105,16 +132,6 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
 
 def _add_page(app: FastAPI) -> None:
     folder = page_folder()
-
-    @app.middleware("http")
-    async def secure(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        response = await call_next(request)
-        response.headers["Content-Security-Policy"] = POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
 
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:

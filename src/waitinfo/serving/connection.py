@@ -19,11 +19,12 @@ from waitinfo.serving.logs import log, logger
 from waitinfo.serving.protocol import Malformed
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
+from waitinfo.streaming.replay import ReplayError
 
 # Why a stream ends, and what the WebSocket is closed with.
 CODES = {
     "end": 1000, "idle": 1000, "replaced": 1000, "closing": 1012, "slow": 1008, "full": 1013,
-    "error": 1011,
+    "refused": 1008, "error": 1011,
 }  # fmt: skip
 REASONS = {
     "idle": "no text came",
@@ -31,11 +32,12 @@ REASONS = {
     "closing": "the server stops; connect again",
     "slow": "the client does not read",
     "full": "all streams are in use; try again later",
+    "refused": "the stream cannot be resumed so",
     "error": "the stream failed",
 }
 
 
-class Idle(Exception):
+class Silent(Exception):
     """No text came for too long."""
 
 
@@ -85,7 +87,7 @@ class Connection(ABC):
             pass
         except Stalled:
             reason = "slow"
-        except Idle:
+        except Silent:
             reason = "idle"
         except Stopped:
             reason = self._why
@@ -93,7 +95,7 @@ class Connection(ABC):
             reason = "full"
             self.hub.refuse(refusal)
         except Exception as error:
-            reason = "error"
+            reason = "refused" if isinstance(error, ReplayError) else "error"
             await self._failed(error)
         finally:
             if self.live is not None:
@@ -170,7 +172,7 @@ class Connection(ABC):
         idle = self.hub.settings.idle
         while (quiet := live.quiet()) < idle:
             await asyncio.sleep(idle - quiet)
-        raise Idle
+        raise Silent
 
     async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
 
+MANY = 1 << 30
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -52,16 +54,30 @@ class Client:
         self.open = 0
         self._left, self._since = float(words_per_minute), time.monotonic()
 
-    def enter(self, retry: float) -> None:
-        """Take one of the key's streams."""
-        if self.streams and self.open >= self.streams:
+    @property
+    def left(self) -> int:
+        """Streams that may be opened besides those that are open."""
+        return self.streams - self.open if self.streams else MANY
+
+    def enter(self, retry: float, count: int = 1) -> None:
+        """Take some of the key's streams."""
+        if count > self.left:
             raise Refusal(
                 429, "key_streams", f"this key may open {self.streams} streams at a time", retry
             )
-        self.open += 1
+        self.open += count
 
-    def leave(self) -> None:
-        self.open -= 1
+    def leave(self, count: int = 1) -> None:
+        self.open -= count
+
+    @contextmanager
+    def streaming(self, count: int, retry: float) -> Iterator[None]:
+        """Take some of the key's streams, and give them back at the end."""
+        self.enter(retry, count)
+        try:
+            yield
+        finally:
+            self.leave(count)
 
     def spend(self, words: int) -> float:
         """Count words; the seconds to wait before the next ones."""

@@ -46,9 +46,10 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
+        self.reading = asyncio.Lock()  # of whoever works on a large request
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.draining = False
-        self._connections: set[Stoppable] = set()
+        self._connections: dict[Stoppable, None] = {}
 
     # Admission
 
@@ -105,19 +106,20 @@ class Hub:
     @contextmanager
     def connection(self, connection: Stoppable) -> Iterator[None]:
         """Know a connection while it is open."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.metrics.connections.inc()
         try:
             yield
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
             self.metrics.connections.dec()
 
     # The end
 
     @property
     def _busy(self) -> bool:
-        return bool(self._connections or self.rooms.watching)
+        streams = any(served.translator.open_streams for served in self.models)  # of requests, too
+        return bool(self._connections or self.rooms.watching or streams)
 
     async def drain(self) -> None:
         """Take no new streams; give the running ones a deadline, then end them."""

@@ -14,8 +14,6 @@ from waitinfo.serving.protocol import Idle, Resume, Stats, Words
 from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.streaming.asynchronous import AsyncStream
 
-LONGEST_WORD = 4_096  # characters without a space
-
 
 class Live:
     """An open stream. `close` it in any case."""
@@ -30,7 +28,7 @@ class Live:
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
         tokenizer = served.translator.vocabulary.target
-        self.transcript = Transcript(tokenizer, resume, stream.dial_state)
+        self.transcript = Transcript(tokenizer, resume, stream.dial_state, stream.memory)
         self.ended = False  # no more text will come
         self.worked_off = True  # all that can be done without more text has been done
         self._mark: int | None = None  # id of the newest text
@@ -80,10 +78,8 @@ class Live:
             raise WaitinfoError("this stream has been ended")
         text = self._surrogates.add(text)
         source = self.transcript.source
-        if source.longest_word(text) > LONGEST_WORD:
-            raise WaitinfoError(
-                f"a word may have {LONGEST_WORD:,} characters; the text was not taken"
-            )
+        if source.longest_word(text) > (longest := self.hub.settings.word):
+            raise WaitinfoError(f"a word may have {longest:,} characters; the text was not taken")
         await self.stream.push(text, wait=False, at=at)
         return self._taken(source.add(text), mark)
 

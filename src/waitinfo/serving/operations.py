@@ -18,12 +18,16 @@ async def health() -> dict[str, str]:
 
 @router.get("/readyz")
 async def ready(request: Request) -> JSONResponse:
-    """Whether a new stream would be taken."""
+    """Whether every model, or the one that is named, would take a new stream."""
     hub: Hub = request.app.state.hub
     if hub.draining:
         return JSONResponse({"status": "draining"}, 503)
-    free = sum(served.free for served in hub.models.main)
-    return JSONResponse({"status": "ready" if free else "full", "free": free}, 200 if free else 503)
+    asked = request.query_params.get("model")
+    models = hub.models.main if asked is None else [hub.models.find(asked)]
+    free = {served.name: served.free for served in models}
+    ready = all(free.values())
+    status = {"status": "ready" if ready else "full", "free": sum(free.values()), "models": free}
+    return JSONResponse(status, 200 if ready else 503)
 
 
 @router.get("/metrics")

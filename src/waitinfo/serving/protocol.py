@@ -45,6 +45,9 @@ class Resume(Begin):
     dial: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
         None, description="The state of a stream that holds its lag."
     )
+    memory: list[FiniteFloat] = Field(
+        [], max_length=64, description="What the policy remembered as the window began."
+    )
     seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
     vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
 
@@ -140,7 +143,7 @@ class Word(Message):
     time: float = Field(description="Seconds since the stream was opened.")
 
 
-class Replay(Begin):
+class ResumePoint(Begin):
     """Keep it to resume: the path continues the former ones unless `sentence` has changed.
 
     Source text before `position` is done with.
@@ -149,6 +152,7 @@ class Replay(Begin):
     path: list[tuple[int, int]]
     read: int
     dial: tuple[float, float, float, float, float] | None
+    memory: list[float] = []
 
 
 class Words(Message):
@@ -160,7 +164,7 @@ class Words(Message):
     position: int = Field(description="Source characters read so far.")
     time: float
     trace: list[dict[str, Any]] | None = Field(None, description="READ and WRITE events.")
-    replay: Replay
+    replay: ResumePoint
 
 
 class Idle(Message):
@@ -203,7 +207,7 @@ class Ended(Message):
     """The last message."""
 
     type: Literal["ended"] = "ended"
-    reason: str = Field(description="end, idle, closing, full, replaced or error.")
+    reason: str = Field(description="end, idle, closing, full, replaced, refused or error.")
 
 
 Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended

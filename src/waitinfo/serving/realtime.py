@@ -28,40 +28,40 @@ async def translations(socket: WebSocket) -> None:
     await RealtimeConnection.serve(socket, socket.app.state.hub)
 
 
-class Event(BaseModel):
+class ClientEvent(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     event_id: str | None = Field(None, max_length=512)
 
 
-class Output(Event):
+class OutputSettings(ClientEvent):
     language: str | None = None
 
 
-class Audio(Event):
-    output: Output | None = None
+class AudioSettings(ClientEvent):
+    output: OutputSettings | None = None
 
 
-class Session(Event):
-    audio: Audio | None = None
+class SessionSettings(ClientEvent):
+    audio: AudioSettings | None = None
     k: FiniteFloat | None = None  # ours: the latency dial
 
 
-class Update(Event):
+class Update(ClientEvent):
     type: Literal["session.update"]
-    session: Session
+    session: SessionSettings
 
 
-class Append(Event):
+class Append(ClientEvent):
     type: Literal["session.input_text_buffer.append"]
     text: str
 
 
-class AppendAudio(Event):
+class AppendAudio(ClientEvent):
     type: Literal["session.input_audio_buffer.append"]
 
 
-class Close(Event):
+class Close(ClientEvent):
     type: Literal["session.close"]
 
 
@@ -116,7 +116,7 @@ class RealtimeConnection(Connection):
                 raise Malformed("audio is not understood; send session.input_text_buffer.append")
         return 0.0
 
-    def _update(self, live: Live, session: Session) -> None:
+    def _update(self, live: Live, session: SessionSettings) -> None:
         language = session.audio and session.audio.output and session.audio.output.language
         if language and language != live.served.languages.target:
             raise WaitinfoError(_other_language(live.served))

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from starlette.requests import ClientDisconnect
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Client, Refusal
-from waitinfo.serving.html import Document
+from waitinfo.serving.html import UNIT, Anchor, Document
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, explain, parse_json
-from waitinfo.streaming.event import shown_text
-from waitinfo.text.files import normalise
+from waitinfo.serving.wire import Gone
+from waitinfo.streaming.event import Event
+from waitinfo.text.scripts import UNSPACED, longest_word
 
 router = APIRouter()
+
+FIELDS = 1_000  # of a form
+SMALL = 1 << 15  # characters that are worked on at once
+SLICE = 1 << 16  # characters counted at a time
+STEP = 100  # pieces of a document
+PUSHED = 1_000  # characters of a line that a round takes in
+APART = re.compile(r"[\x00-\x1f\x7f-\x9f]+")  # control characters separate words
+LINE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f][^\n]*")  # from its first letter on
 
 NAMES = {
     "ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
@@ -91,18 +104,14 @@ BODY = {
 async def translate(request: Request) -> TranslateResponse:
     """Translate a text or a list of texts."""
     hub: Hub = request.app.state.hub
-    asked = await _read(request, hub.settings.request_size)
+    asked = await _read(request, hub)
     client = hub.admit(request.headers, request.query_params, asked.api_key)
     served = _choose(hub, asked)
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     if len(texts) > hub.settings.texts:
         raise Refusal(413, "size", f"q: a request may have {hub.settings.texts} texts")
     served.translator.check_dial(asked.k)
-    client.enter(hub.settings.retry)
-    try:
-        found = await _translate(hub, client, served, texts, asked)
-    finally:
-        client.leave()
+    found = await _while_wanted(request, Work(hub, client, served, texts, asked).run())
     assumed = {"confidence": 0, "language": served.languages.source}
     several = isinstance(asked.q, list)
     detected: Any = None
@@ -136,34 +145,77 @@ async def models(request: Request) -> list[dict[str, Any]]:
     return [served.describe() for served in hub.models]
 
 
-async def _read(request: Request, largest: int) -> TranslateRequest:
+# Reading a request. Large ones are worked on one at a time and in small steps, so that the event
+# loop has time for everybody else.
+
+
+async def _read(request: Request, hub: Hub) -> TranslateRequest:
     """The body of a request: JSON or a form."""
-    body = await _body(request, largest)
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    try:
-        text = body.decode("utf-8")
-        if kind == "application/json":
-            values = parse_json(text)
-        elif kind in ("application/x-www-form-urlencoded", ""):
-            form = parse_qs(text, keep_blank_values=True, max_num_fields=1000)
-            values = {name: given[-1] for name, given in form.items()}
-            values |= {"q": form["q"]} if len(form.get("q", ())) > 1 else {}
-        else:
-            raise Refusal(415, "type", "send JSON or a form")
-        return TranslateRequest.model_validate(values)
-    except ValidationError as error:
-        raise Malformed(explain(error)) from None
-    except ValueError:
-        raise Malformed("the body cannot be read; send UTF-8") from None
+    settings = hub.settings
+    body = await _body(request, settings.request_size)
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    async with _turn(hub, len(body)):
+        try:
+            values = _values(kind.strip().lower(), parameters, body)
+            if isinstance(given := values.get("q"), list) and len(given) > settings.texts:
+                raise Refusal(413, "size", f"q: a request may have {settings.texts} texts")
+            return TranslateRequest.model_validate(values)
+        except ValidationError as error:
+            raise Malformed(explain(error)) from None
+        except ValueError:
+            raise Malformed("the body cannot be read; send UTF-8") from None
 
 
 async def _body(request: Request, largest: int) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > largest:
-            raise Refusal(413, "size", f"a request may have {largest:,} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > largest:
+                raise Refusal(413, "size", f"a request may have {largest:,} bytes")
+    except ClientDisconnect:
+        raise Gone from None
     return bytes(body)
+
+
+def _values(kind: str, parameters: str, body: bytes) -> dict[str, Any]:
+    """The fields of a body."""
+    if kind == "application/json":
+        values = parse_json(body.decode("utf-8"))
+        return values if isinstance(values, dict) else {}
+    if kind == "multipart/form-data":
+        form = _parts(parameters, body)
+    elif kind in ("application/x-www-form-urlencoded", ""):
+        form = parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=FIELDS)
+    else:
+        raise Refusal(415, "type", "send JSON or a form")
+    values = {name: given[-1] for name, given in form.items()}
+    return values | ({"q": form["q"]} if len(form.get("q", ())) > 1 else {})
+
+
+def _parts(parameters: str, body: bytes) -> dict[str, list[str]]:
+    """The fields of multipart/form-data."""
+    found = re.search(r'boundary="?([^";\s]{1,70})', parameters)
+    if found is None:
+        raise Malformed("multipart/form-data needs a boundary")
+    line = b"\r\n--" + found[1].encode("latin-1", "replace")
+    form: dict[str, list[str]] = {}
+    for part in (b"\r\n" + body).split(line, FIELDS + 1)[1:]:
+        head, _, text = part.partition(b"\r\n\r\n")
+        if name := re.search(rb'name="([^"]{1,64})"', head[:1_000]):
+            form.setdefault(name[1].decode("utf-8"), []).append(text.decode("utf-8"))
+    return form
+
+
+@asynccontextmanager
+async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
+    """Whoever has a large request waits until the one before has been read."""
+    if size < SMALL:
+        yield
+        return
+    async with hub.reading:
+        yield
+        await asyncio.sleep(0)
 
 
 def _choose(hub: Hub, asked: TranslateRequest) -> Served:
@@ -175,49 +227,136 @@ def _choose(hub: Hub, asked: TranslateRequest) -> Served:
     return served
 
 
-async def _translate(
-    hub: Hub, client: Client, served: Served, texts: list[str], asked: TranslateRequest
-) -> list[str]:
-    """Translate texts, each by its lines."""
-    documents: list[Document] | None = None
-    if asked.format == "html":  # parsing may take long, and others wait for the event loop
-        documents = await asyncio.to_thread(lambda: [Document(text) for text in texts])
-    pieces = [piece for d in documents for piece in d.texts] if documents is not None else texts
-    lines = [line for piece in pieces for line in piece.split("\n")]
-    words = sum(len(line.split()) for line in lines)
-    if words > hub.settings.words:
-        raise Refusal(413, "size", f"a request may have {hub.settings.words:,} words")
-    if (wait := client.spend(0)) > 0:
-        raise Refusal(429, "rate", "this key has used up its words per minute", wait)
-    client.spend(words)
-    done = iter(await _lines(hub, served, lines, asked.k))
-    filled = ["\n".join(next(done) for _ in piece.split("\n")) for piece in pieces]
-    if documents is None:
-        return filled
-    rest = iter(filled)
-    return [document.fill([next(rest) for _ in document.texts]) for document in documents]
+# Translating
 
 
-async def _lines(hub: Hub, served: Served, lines: list[str], k: float | None) -> list[str]:
-    """Translate lines on as many streams as are free, leaving some for live streams."""
-    found = list(lines)
-    waiting = iter([n for n, line in enumerate(lines) if normalise(line)])
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, list[str]]) -> list[str]:
+    """The result of some work, which ends if the client leaves."""
 
-    async def work() -> None:
-        for n in waiting:
-            found[n] = await _line(hub, served, lines[n], k)
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(max(1, served.free // 2)):
-            group.create_task(work())
-    return found
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Gone
+        return working.result()
+    finally:
+        working.cancel(), leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def _line(hub: Hub, served: Served, line: str, k: float | None) -> str:
-    """Translate a line, and keep the spaces around it."""
-    if served.free <= 0:
-        raise Refusal(503, "full", "all streams are in use", hub.settings.retry)
-    before = line[: len(line) - len(line.lstrip())]
-    async with served.open(k) as stream:
-        events = [*await stream.push(line), *await stream.finish()]
-    return before + shown_text(events) + line[len(line.rstrip()) :]
+class Work:
+    """The texts of one request on their way."""
+
+    def __init__(
+        self, hub: Hub, client: Client, served: Served, texts: list[str], asked: TranslateRequest
+    ) -> None:
+        self.hub, self.client, self.served, self.k = hub, client, served, asked.k
+        self.texts, self.html = texts, asked.format == "html"
+        self.size = sum(map(len, texts))
+        self.words = 0
+
+    async def run(self) -> list[str]:
+        if self.html:
+            return await self._documents()
+        async with _turn(self.hub, self.size):
+            for text in self.texts:
+                await self._count(text)
+            lines = [line[0].rstrip() for text in self.texts for line in LINE.finditer(text)]
+        self._spend()
+        done = iter(await self._translate(lines))
+
+        def replace(line: re.Match[str]) -> str:
+            return next(done)[0] + line[0][len(line[0].rstrip()) :]
+
+        return [LINE.sub(replace, text) for text in self.texts]
+
+    async def _documents(self) -> list[str]:
+        documents = [Document() for _ in self.texts]
+        async with _turn(self.hub, self.size):
+            for document, text in zip(documents, self.texts, strict=True):
+                for _ in document.read(text):
+                    await asyncio.sleep(0)
+            passages = [passage.text for found in documents for passage in found.passages]
+            for passage in passages:
+                await self._count(passage)
+        self._spend()
+        done = iter(await self._translate(passages))
+        found: list[str] = []
+        async with _turn(self.hub, self.size):
+            for document in documents:
+                pieces: list[str] = []
+                for piece in document.fill(done):
+                    pieces.append(piece)
+                    if len(pieces) % STEP == 0:
+                        await asyncio.sleep(0)
+                found.append("".join(pieces))
+        return found
+
+    async def _count(self, text: str) -> None:
+        """Count the words of a text; raise if they are too many or too long."""
+        settings = self.hub.settings
+        for at in range(0, len(text), SLICE):
+            part = APART.sub(" ", text[at : at + SLICE])
+            cut = at > 0 and not part[0].isspace() and not text[at - 1].isspace()
+            self.words += len(part.split()) - cut + len(UNSPACED.findall(part))
+            if self.words > settings.words:
+                raise Refusal(413, "size", f"a request may have {settings.words:,} words")
+            if at:
+                await asyncio.sleep(0)
+        if longest_word(text) > settings.word:
+            raise Refusal(413, "size", f"a word may have {settings.word:,} characters")
+
+    def _spend(self) -> None:
+        if (wait := self.client.spend(0)) > 0:
+            raise Refusal(429, "rate", "this key has used up its words per minute", wait)
+        self.client.spend(self.words)
+
+    async def _translate(self, lines: list[str]) -> list[tuple[str, list[Anchor]]]:
+        """Translate lines on as many streams as are free, leaving some for live streams."""
+        found: list[tuple[str, list[Anchor]]] = [("", [])] * len(lines)
+        waiting = iter(range(len(lines)))
+        count = min(len(lines), max(1, self.served.free // 2), max(1, self.client.left))
+
+        async def work() -> None:
+            for n in waiting:
+                found[n] = await self._line(lines[n])
+
+        with self.client.streaming(count, self.hub.settings.retry):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count):
+                    group.create_task(work())
+        return found
+
+    async def _line(self, line: str) -> tuple[str, list[Anchor]]:
+        """The translation of a line, and how far both were at the end of each sentence."""
+        if self.served.free <= 0:
+            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        heard = Heard()
+        async with self.served.open(self.k) as stream:
+            for at in range(0, len(line), PUSHED):
+                heard.add(await stream.push(line[at : at + PUSHED]))
+            heard.add(await stream.finish())
+        return heard.text.lstrip(), heard.anchors
+
+
+class Heard:
+    """What came of a line; the events themselves would take much more memory."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.anchors: list[Anchor] = [(0, 0)]
+        self._sentence = 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            read, written = self.anchors[-1]
+            if event.sentence > self._sentence:
+                self._sentence = event.sentence
+                self.anchors.append((read, written))
+            read += len(UNIT.findall(event.word or "")) if event.kind == "READ" else 0
+            self.anchors[-1] = read, written + len(UNIT.findall(event.text))
+            self.text += event.text

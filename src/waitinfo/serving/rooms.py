@@ -100,7 +100,7 @@ class Watcher:
             await self._arrived.wait()
 
 
-class Speaker(Protocol):
+class Occupant(Protocol):
     """A connection that speaks in a room."""
 
     def stop(self, reason: str) -> None:
@@ -116,7 +116,7 @@ class Room:
         self.watchers: dict[Watcher, None] = {}
         self.last = (-1, 0)  # sentence and number of the last word
         self.secret: bytes | None = None  # digest; None: anybody may open the room
-        self.speaker: Speaker | None = None
+        self.speaker: Occupant | None = None
         self.owner: object | None = None  # whose client opened it
         self.timer: asyncio.TimerHandle | None = None  # until it is free
         self._snapshot: Caption | None = None
@@ -161,7 +161,7 @@ def place(word: dict[str, Any]) -> tuple[int, int]:
 class Seat:
     """The place of a speaker in a room."""
 
-    def __init__(self, rooms: Rooms, room: Room, speaker: Speaker, secret: str) -> None:
+    def __init__(self, rooms: Rooms, room: Room, speaker: Occupant, secret: str) -> None:
         self._rooms, self._room, self._speaker, self.secret = rooms, room, speaker, secret
 
     @property
@@ -190,7 +190,7 @@ class Rooms:
         return len(self._rooms)
 
     def speak(
-        self, name: str, secret: str | None, owner: object, speaker: Speaker, again: bool = False
+        self, name: str, secret: str | None, owner: object, speaker: Occupant, again: bool = False
     ) -> Seat:
         """Take the place of the speaker; raises if somebody else has it.
 
@@ -257,9 +257,11 @@ class Rooms:
     def close(self, speakers: bool = False) -> None:
         """The server stops: watchers stay until the speaker of their room has gone, or not."""
         self._closing = True
-        for room in self._rooms.values():
+        for room in list(self._rooms.values()):
             if room.speaker is None or speakers:
                 room.end()
+            if room.speaker is None:
+                self._free(room)
 
     def _add(self, name: str) -> Room:
         if len(self._rooms) >= ROOMS:

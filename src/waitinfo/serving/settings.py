@@ -15,6 +15,7 @@ class Settings:
     backlog: int = 20_000  # text that a stream may be ahead of the model
     texts: int = 256  # texts of one request for a translation
     words: int = 20_000  # words of one request
+    word: int = 4_096  # of one word between spaces, anywhere
     path: int = 2_048  # tokens of a resumed sentence
     start: float = 20.0  # a connection that does not start a stream is closed
     idle: float = 900.0  # a stream without text is closed

@@ -11,7 +11,7 @@ from fastapi import APIRouter, WebSocket
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
-from waitinfo.serving.connection import Connection
+from waitinfo.serving.connection import Connection, Stopped
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.live import Live
 from waitinfo.serving.logs import log
@@ -75,6 +75,8 @@ class StreamConnection(Connection):
                 await self.complain(getattr(error, "code", "refused"), str(error))
 
     def _open(self, start: protocol.Start) -> Live:
+        if self.hub.draining:
+            raise Stopped  # it would not get far, and its watchers have been sent away
         served = self.hub.models.find(start.model, start.system)
         if served.free <= 0:
             raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from waitinfo.serving.protocol import Begin, Replay, Resume, Word, Words
+from waitinfo.serving.protocol import Begin, Resume, ResumePoint, Word, Words
 from waitinfo.streaming import replay
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import separates
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
+from waitinfo.streaming.words import separates
 from waitinfo.text.files import join_surrogates, normalise
-from waitinfo.text.scripts import UNSPACED, is_unspaced
+from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
 from waitinfo.text.tokenizer import Tokenizer
 
 END_OF_SENTENCE = "</s>"
+SPACES = 64  # that are kept between two words
 
 
 class SourceText:
@@ -41,9 +42,8 @@ class SourceText:
         return self._at == len(self._text) or not separates(self._text[self._at])
 
     def longest_word(self, text: str) -> int:
-        """Characters of the longest word that this text makes, where words have spaces between."""
-        words = (self._open + text).split()
-        return max((len(word) for word in words if not is_unspaced(word)), default=0)
+        """Characters of the longest word that this text makes."""
+        return longest_word(self._open + text)
 
     def add(self, text: str) -> int:
         """Text that has arrived; the number of words it completes.
@@ -53,11 +53,22 @@ class SourceText:
         self.received += len(text)
         self._text = self._text[self._at :] + text
         self._at = 0
+        self._skip_spaces()
         letters = len(UNSPACED.findall(text))
         words = (self._open + text).split()
         last = words.pop() if words and not separates(text[-1:] or self._open[-1]) else ""
         self._open = "" if is_unspaced(last) else last
         return letters + sum(not is_unspaced(word) for word in words)
+
+    def _skip_spaces(self) -> None:
+        """Forget all but the last of many spaces: no word may ever come that takes them along."""
+        if self._heard or len(self._text) <= SPACES or not separates(self._text[SPACES]):
+            return
+        end = next((n for n, char in enumerate(self._text) if not separates(char)), None)
+        count = (len(self._text) if end is None else end) - 1
+        if count >= SPACES:
+            self._text = self._text[count:]
+            self.position += count
 
     def cut(self) -> int:
         """A word ends here, whatever follows."""
@@ -127,7 +138,7 @@ class Transcript:
     """Takes the events of a stream, gives its words, and knows where it could be resumed.
 
     The events of a resumed stream that its client has seen before are not reported again. `dial`
-    tells what a stream that holds its lag knew when a sentence began.
+    tells what a stream that holds its lag knew when a sentence began, `memory` what its policy did.
     """
 
     def __init__(
@@ -135,9 +146,10 @@ class Transcript:
         tokenizer: Tokenizer,
         resume: Resume | None = None,
         dial: Callable[[int], DialState | None] = lambda sentence: None,
+        memory: Callable[[int], Sequence[float]] = lambda sentence: (),
     ) -> None:
         resume = resume or Resume.model_validate({"position": 0, "after": ""})
-        self.tokenizer, self._dial = tokenizer, dial
+        self.tokenizer, self._dial, self._memory = tokenizer, dial, memory
         self.source = SourceText(resume.position)
         self.words_in = self.words_out = self.lags = 0
         self.sentence = resume.sentence
@@ -306,12 +318,13 @@ class Transcript:
         self._written += 1
         return found
 
-    def _replay(self) -> Replay:
+    def _replay(self) -> ResumePoint:
         path, self._path = self._path, []
         begins = self._begins
-        return Replay(
+        return ResumePoint(
             **begins.model_dump(),
             path=path,
             read=0 if begins.sentence != self.sentence else self._tokens,
             dial=self._dial(begins.sentence),
+            memory=list(self._memory(begins.sentence)),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from fastapi import APIRouter, WebSocket
@@ -15,6 +16,7 @@ from waitinfo.serving.rooms import Caption, check_name
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 
 router = APIRouter()
+PING, PING_SECONDS = b"\x89\x00", 25.0
 
 
 @router.websocket("/v1/watch")
@@ -52,7 +54,7 @@ class Watching:
             self._accepted = True
             tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await self._until_one_ends(tasks)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -60,6 +62,15 @@ class Watching:
             await self.wire.close(1012 if self.hub.draining else 1008)
         finally:
             self.hub.rooms.unwatch(self.room, self._watcher)
+
+    async def _until_one_ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """A ping that is not acknowledged shows that the watcher has gone; proxies see life."""
+        done: set[asyncio.Task[None]] = set()
+        while not done:
+            done, _ = await asyncio.wait(
+                tasks, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            self.wire.write(PING)
 
     async def _send(self) -> None:
         with suppress(Gone, Stalled):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.replay import Replay
@@ -70,7 +70,7 @@ class AsyncTranslator:
         self.close()
 
 
-class Batch(NamedTuple):
+class Progress(NamedTuple):
     """Events of a stream, and whether all that can be done without more text has been done."""
 
     events: list[Event]
@@ -93,7 +93,7 @@ class AsyncStream(Handle):
     async def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
-        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        With `wait=False` it returns at once, and iterate over the stream to get the events.
         Text is taken at once: after a cancelled push, its events come with the next one.
         `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
@@ -111,7 +111,7 @@ class AsyncStream(Handle):
             self.close()
             raise
 
-    async def _hand_in(self, text: Piece, wait: bool, at: float | None = None) -> list[Event]:
+    async def _hand_in(self, text: Heard, wait: bool, at: float | None = None) -> list[Event]:
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         scheduler.submit({channel: text}, served_by=self if wait else None, at=at)
@@ -138,14 +138,14 @@ class AsyncStream(Handle):
             for event in batch.events:
                 yield event
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Progress]:
         """Events as they happen, all that there are at a time."""
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
             seen, over, idle = channel.changes, channel.over, not channel.busy
             events = scheduler.collect(channel)
-            yield Batch(events, idle)
+            yield Progress(events, idle)
             if over:
                 scheduler.check_error(channel)
                 return

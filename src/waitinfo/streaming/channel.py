@@ -1,17 +1,18 @@
-"""What the scheduler keeps of one stream."""
+"""What the scheduler keeps of one stream, and rounds over all of them."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from waitinfo.errors import WaitinfoError, number
+from waitinfo.streaming.engine import NOT_FINITE, Engine, TokenEvent
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import LagController
+from waitinfo.streaming.lag import REMEMBERED, LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
@@ -25,14 +26,14 @@ class Mark(Enum):
     END = "no more text will come"
 
 
-Piece = str | Mark
+Heard = str | Mark
 
 
 class Arrival(NamedTuple):
     """Text or a mark that was handed in."""
 
     when: float  # by `time.monotonic`
-    text: Piece
+    text: Heard
     at: float  # when it was spoken, in seconds by the speaker's clock
 
 
@@ -46,6 +47,8 @@ class Channel:
         self.controller: LagController | None = None  # turns the dial, if a lag is held
         self._k = k
         self.replay = replay or Replay()  # what was done before it was interrupted
+        # What the policy remembered when a window began, by number of the window.
+        self.memories = OrderedDict({self.replay.sentence: tuple(self.replay.memory)})
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.changes = 0  # told to an event loop
         self.began = time.monotonic() - self.replay.seconds
@@ -59,7 +62,14 @@ class Channel:
         self.ended = False  # no more text will come
         self.closed = False  # the slot was given back
         self.error: str | None = None  # no exception: its frames would keep streams alive
+        self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
+
+    def remember(self, window: int, memory: Sequence[float]) -> None:
+        """Keep what the policy remembers as a window begins."""
+        self.memories[window] = tuple(memory)
+        if len(self.memories) > REMEMBERED:
+            self.memories.popitem(last=False)
 
     @property
     def k(self) -> float:
@@ -70,6 +80,11 @@ class Channel:
     @k.setter
     def k(self, value: float) -> None:
         self.controller, self._k = None, value
+
+    def fail(self, error: Exception) -> None:
+        """Keep why the stream has failed."""
+        self.error = describe(error)
+        self.error_kind = type(error) if isinstance(error, WaitinfoError) else WaitinfoError
 
     @property
     def over(self) -> bool:
@@ -99,3 +114,172 @@ def describe(error: Exception) -> str:
     """An error in one line; of an unexpected one with its kind."""
     kind = "" if isinstance(error, WaitinfoError) else f"{type(error).__name__}: "
     return f"{kind}{error}"
+
+
+class Rounds:
+    """From the text of all streams to their events: their sessions, and the engine that they share.
+
+    Belongs to the thread that leads. What a round has not delivered yet, because it was
+    interrupted, stays here for the next one.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.by_slot: dict[int, Channel] = {}
+        self.arrivals: deque[Channel] = deque()  # streams with something new
+        self.events: dict[Channel, list[Event]] = {}  # of all streams that took part
+        self.failures: dict[Channel, Exception] = {}
+        self.read = self.written = 0  # tokens of this round
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.arrivals or self.events or self.failures or self.engine.busy)
+
+    @property
+    def channels(self) -> set[Channel]:
+        """Every stream that has a slot or waits for one."""
+        return {*self.by_slot.values(), *self.arrivals, *self.events}
+
+    def run(self) -> int:
+        """One round of the engine; the number of streams that took part."""
+        rows = self.engine.runnable
+        for slot in rows:
+            self.events.setdefault(self.by_slot[slot], [])
+        self.read = self.written = 0
+        try:
+            self._record(self.engine.advance())
+        except Exception:
+            self._run_one_by_one()
+        for slot in self.engine.failed:
+            if slot in self.by_slot:
+                self.failures[self.by_slot[slot]] = WaitinfoError(NOT_FINITE)
+        self._move_on(rows)
+        return len(rows)
+
+    def _move_on(self, rows: Iterable[int]) -> None:
+        """Feed streams whose window was full and whose slot has come to rest."""
+        for slot in rows:
+            channel = self.by_slot[slot]
+            if channel.session.full and channel not in self.failures:
+                try:
+                    self._feed(channel)
+                except Exception as error:
+                    self.failures[channel] = error
+
+    def _run_one_by_one(self) -> None:
+        """Find the streams that make a round fail."""
+        for slot in self.engine.runnable:
+            try:
+                self._record(self.engine.advance([slot]))
+            except Exception as error:
+                self.failures[self.by_slot[slot]] = error
+
+    def take_in(self, channel: Channel, arrivals: Iterable[Arrival], hold: bool) -> None:
+        """Hand what is new of a stream to its session and to the engine."""
+        self.events.setdefault(channel, [])
+        try:
+            for arrival in arrivals:
+                if isinstance(arrival.text, Mark):
+                    channel.session.end()
+                else:
+                    channel.session.add(arrival.text, arrival.at)
+            if channel.slot is None:
+                channel.slot = self.engine.open(channel.k)
+                self.by_slot[channel.slot] = channel
+                replay = channel.replay
+                kept = replay.path[: replay.kept]
+                self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
+                self.engine.force(channel.slot, replay.path[replay.kept :])
+                self.engine.set_patience(channel.slot, channel.session.patience)
+            self.engine.set_dial(channel.slot, channel.k)
+            self.engine.steer(channel.slot, channel.controller is not None)
+            if not hold:
+                self.engine.resume(channel.slot)
+            self._feed(channel)
+        except Exception as error:
+            self.failures[channel] = error
+
+    def _feed(self, channel: Channel) -> None:
+        session, slot = channel.session, channel.slot
+        assert slot is not None
+        while True:
+            if (found := session.next_input()) is not None:
+                self.engine.feed(slot, found.tokens, found.complete)
+            # A window moves on once nothing more can be done without new words. What the slot has
+            # read and written by then does not depend on how the text arrived.
+            if not session.full or self.engine.can_go_on(slot):
+                return
+            self._shift(channel)
+
+    def _shift(self, channel: Channel) -> None:
+        """Move the window of a stream on."""
+        session, slot, controller = channel.session, channel.slot, channel.controller
+        assert slot is not None
+        sentence = session.sentence
+        weights = self.engine.alignment(slot)
+        cut = session.move_on(weights)
+        if cut is None:
+            self.engine.feed(slot, [], complete=True)
+            return
+        if self.engine.fed[slot] and not session.begun:  # the sentence is over after all
+            if controller is not None:
+                controller.end(sentence)
+            self._reset(channel)
+            return
+        event = session.moved(weights.shape[1] - cut.source, time.monotonic() - channel.began)
+        self.events.setdefault(channel, []).append(event)
+        if controller is not None:
+            controller.observe(event, last=False)
+        if self.engine.system.memory:
+            channel.remember(session.sentence, self.engine.remembered(slot))
+        self.engine.shift(slot, channel.k, cut.source, cut.target)
+        self.engine.set_patience(slot, session.patience)
+
+    def _begin(self, channel: Channel) -> None:
+        """Start a stream on its next sentence."""
+        if channel.session.ended_early:
+            self._shift(channel)
+        else:
+            self._reset(channel)
+        self._feed(channel)
+
+    def _reset(self, channel: Channel) -> None:
+        assert channel.slot is not None
+        self.engine.reset(channel.slot, channel.k)
+        self.engine.set_patience(channel.slot, channel.session.patience)
+
+    def give_back(self, channel: Channel) -> None:
+        """Free the slot of a stream, if it has one."""
+        if channel.slot is not None:
+            del self.by_slot[channel.slot]
+            self.engine.close(channel.slot)
+            channel.slot = None
+
+    def can_go_on(self, channel: Channel) -> bool:
+        """Whether a stream has something to do without more text."""
+        return channel.slot is not None and self.engine.can_go_on(channel.slot)
+
+    def take_out(self) -> tuple[dict[Channel, list[Event]], dict[Channel, Exception]]:
+        """The events of all streams that took part, and the errors of those that failed."""
+        found = self.events, self.failures
+        self.events, self.failures = {}, {}
+        return found
+
+    def _record(self, tokens: Iterable[TokenEvent]) -> None:
+        """Turn what the engine did into events of the streams."""
+        now = time.monotonic()
+        for token in tokens:
+            self.read += token.kind == "READ"
+            self.written += token.kind == "WRITE"
+            channel = self.by_slot[token.slot]
+            try:
+                events = channel.session.record(token, now - channel.began)
+                self.events.setdefault(channel, []).extend(events)
+                if channel.controller is not None:
+                    over = token.last and not channel.session.ended_early
+                    channel.controller.observe(events[0], over)
+                    self.engine.set_dial(token.slot, channel.k)
+                if token.last:
+                    self._begin(channel)
+            except Exception as error:
+                self.failures[channel] = error

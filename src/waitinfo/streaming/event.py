@@ -1,8 +1,9 @@
-"""What a stream reports: every token read and every token written."""
+"""What is reported: to the user of a stream every token, to an observer every round."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 
@@ -36,3 +37,28 @@ class Event(NamedTuple):
 def shown_text(events: Iterable[Event]) -> str:
     """The text that events made visible."""
     return "".join(event.text for event in events).lstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """One round of the engine."""
+
+    seconds: float  # how long it took
+    streams: int  # batch size: streams that were advanced
+    read: int  # source tokens read
+    written: int  # target tokens written
+    queue_age: float  # seconds that the oldest text had waited when the round took it; 0 for none
+    open_streams: int
+
+
+class Observer:
+    """Override what you need. Called on the thread that runs the rounds: return quickly."""
+
+    def round(self, stats: RoundStats) -> None:
+        """A round is over."""
+
+    def refused(self, reason: str) -> None:
+        """A new stream was refused."""
+
+    def failed(self, error: Exception) -> None:
+        """A stream was closed because of its own error."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import isfinite
+from typing import ClassVar, NamedTuple
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.special import BOS, EOS, PAD
+
+
+class ReplayError(WaitinfoError):
+    """No stream of this model can have been interrupted so."""
+
+    code: ClassVar[str] = "resume"
 
 
 class DialState(NamedTuple):
@@ -41,15 +48,16 @@ class Replay:
     inside: bool = False  # the source begins inside a word without spaces
     after: str = " "  # the last character that had been shown
     dial: DialState | None = None  # of a stream that holds its lag
+    memory: Sequence[float] = ()  # of the policy, when the window began
 
-    def check(self, vocabulary: int, capacity: int) -> None:
+    def check(self, vocabulary: int, capacity: int, memory: int = 0) -> None:
         """Raise unless a model with this vocabulary can have written it.
 
-        capacity: source tokens that fit into a sentence.
+        capacity: source tokens that fit into a sentence. memory: numbers that its policy remembers.
         """
         for token, read in self.path:
             if not 0 <= token < vocabulary or token in (BOS, PAD) or read < 0:
-                raise WaitinfoError(
+                raise ReplayError(
                     f"replay: token {token} after {read} cannot have been written by this model"
                 )
         possible = (
@@ -59,4 +67,6 @@ class Replay:
             and all(1 <= r <= self.begun and t != EOS for t, r in self.path[: self.kept])
         )
         if not possible:
-            raise WaitinfoError("replay: no window can have begun with so many tokens")
+            raise ReplayError("replay: no window can have begun with so many tokens")
+        if self.memory and (len(self.memory) != memory or not all(map(isfinite, self.memory))):
+            raise ReplayError(f"replay: the policy remembers {memory} numbers, not {self.memory}")

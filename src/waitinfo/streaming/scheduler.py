@@ -6,7 +6,7 @@ thread that waits for its stream leads if no other thread does, and otherwise sl
 stream is served. The rounds serve all streams together, so no stream waits for another's backlog.
 
 The lock is held only to hand things over, never while the model computes, so that an event loop may
-call everything here except `serve`, `wait_for_events` and `lead`.
+call everything here except `push` with `wait`, `wait_for_events` and `lead`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Piece, describe
+from waitinfo.streaming.channel import Arrival, Channel, Heard, Listener, Mark, Rounds
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.event import Event
+from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
-from waitinfo.streaming.observer import Observer, RoundStats
 from waitinfo.streaming.replay import Replay
-from waitinfo.streaming.rounds import Rounds
 from waitinfo.streaming.session import Session
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
@@ -93,7 +91,7 @@ class Scheduler:
 
     def submit(
         self,
-        texts: Mapping[Channel, Piece],
+        texts: Mapping[Channel, Heard],
         served_by: object | None = None,
         at: float | None = None,
     ) -> None:
@@ -104,7 +102,7 @@ class Scheduler:
         now, clock = time.monotonic(), self.clock()
         with self._lock:
             for channel, text in texts.items():
-                if not isinstance(text, Piece):
+                if not isinstance(text, Heard):
                     raise WaitinfoError(f"a stream takes text, not {type(text).__name__}")
                 channel.check(at)
             for channel, text in texts.items():
@@ -158,7 +156,7 @@ class Scheduler:
     def check_error(channel: Channel) -> None:
         """Raise the error that a stream has failed with, if any."""
         if channel.error is not None:
-            raise WaitinfoError(channel.error)
+            raise channel.error_kind(channel.error)
 
     def history(self, channel: Channel) -> tuple[list[Event], list[str]]:
         """The last events of a stream and the last words it has shown."""
@@ -167,26 +165,34 @@ class Scheduler:
 
     # Waiting for streams
 
-    def serve(self, channels: Sequence[Channel]) -> dict[Channel, list[Event]]:
-        """Wait until nothing more can be done for these streams; their events.
+    def push(
+        self, texts: Mapping[Channel, Heard], wait: bool = True, at: float | None = None
+    ) -> dict[Channel, list[Event]]:
+        """Hand in text or marks, and wait until nothing more can be done; the events that follow.
 
-        If one of them fails, its error is raised once all are served; the events of the others
-        stay in their queues.
+        If a stream fails, its error is raised once all are served; the events of the others stay
+        in their queues. Without `wait`, there are no events yet.
         """
-        found: dict[Channel, list[Event]] = {channel: [] for channel in channels}
+        found: dict[Channel, list[Event]] = {channel: [] for channel in texts}
 
         def served() -> bool:
-            for channel in channels:
+            for channel in texts:
                 found[channel] += self._collect(channel)
-            return not any(channel.busy for channel in channels)
+            return not any(channel.busy for channel in texts)
 
-        with self._lock:
-            self._wait(channels, served)
-        failed = next((channel for channel in channels if channel.error is not None), None)
-        if failed is not None:
-            for channel, events in found.items():
-                self.put_back(channel, events)
-            self.check_error(failed)
+        self.submit(texts, served_by=self if wait else None, at=at)
+        if not wait:
+            return found
+        try:
+            with self._lock:
+                self._wait(list(texts), served)
+            failed = next((channel for channel in texts if channel.error is not None), None)
+            if failed is not None:
+                for channel, events in found.items():
+                    self.put_back(channel, events)
+                self.check_error(failed)
+        finally:
+            self.release(texts)
         return found
 
     def wait_for_events(self, channel: Channel) -> list[Event]:
@@ -208,7 +214,7 @@ class Scheduler:
                 if leader or not self._leading:
                     leader = self._leading = self._has_work()
                 if leader:
-                    self._unlocked_round()
+                    self._round()
                 else:  # another thread leads, or there is nothing to do without more text
                     self._sleep(channels, eager)
         finally:
@@ -236,7 +242,7 @@ class Scheduler:
             self._leading = True
             try:
                 while self._has_work() and not stopped():
-                    self._unlocked_round()
+                    self._round()
             finally:
                 self._leading = False
                 self._pass_on()
@@ -246,7 +252,7 @@ class Scheduler:
         with self._lock:
             channels = list(self._rounds.channels | set(self._inbox))
             for channel in channels:
-                channel.error = describe(error)
+                channel.fail(error)
                 self._close(channel)
             self._rounds.arrivals.clear()
             self._rounds.take_out()
@@ -301,43 +307,34 @@ class Scheduler:
             self._pass_on()
         return events
 
-    def _unlocked_round(self) -> None:
-        self._lock.release()
-        try:
-            self._round()
-        finally:
-            self._lock.acquire()
-
     # Rounds: by the leader, without the lock but to hand things over
 
     def _round(self) -> None:
-        began = time.monotonic()
-        rounds = self._rounds
-        age = self._take_arrivals(began)
-        while rounds.arrivals:
-            self._take_in(rounds.arrivals[0])
-            rounds.arrivals.popleft()
-        streams = rounds.run()
-        self._publish()
-        if streams:
-            stats = RoundStats(
-                seconds=time.monotonic() - began,
-                streams=streams,
-                read=rounds.read,
-                written=rounds.written,
-                queue_age=age,
-                open_streams=self._open,
-            )
-            self._observe(lambda: self.observer.round(stats))
-
-    def _take_arrivals(self, now: float) -> float:
-        """Note which streams have something new; how long the oldest text has waited."""
-        with self._lock:
-            self._close_abandoned(leader=True)
-            self._rounds.arrivals.extend(self._inbox)
-            waiting = [channel.inbox[0].when for channel in self._inbox if channel.inbox]
-            self._inbox.clear()
-        return now - min(waiting) if waiting else 0.0
+        """Take in what has arrived, run the engine, publish. The lock is given up meanwhile."""
+        began, rounds = time.monotonic(), self._rounds
+        self._close_abandoned(leader=True)
+        rounds.arrivals.extend(self._inbox)
+        waiting = [channel.inbox[0].when for channel in self._inbox if channel.inbox]
+        self._inbox.clear()
+        self._lock.release()
+        try:
+            while rounds.arrivals:
+                self._take_in(rounds.arrivals[0])
+                rounds.arrivals.popleft()
+            streams = rounds.run()
+            self._publish()
+            if streams:
+                stats = RoundStats(
+                    seconds=time.monotonic() - began,
+                    streams=streams,
+                    read=rounds.read,
+                    written=rounds.written,
+                    queue_age=began - min(waiting) if waiting else 0.0,
+                    open_streams=self._open,
+                )
+                self._observe(lambda: self.observer.round(stats))
+        finally:
+            self._lock.acquire()
 
     def _take_in(self, channel: Channel) -> None:
         if channel.closed:
@@ -355,7 +352,7 @@ class Scheduler:
             for channel, events in touched.items():
                 self._deliver(channel, events)
             for channel, error in failures.items():
-                channel.error = describe(error)
+                channel.fail(error)
                 self._close(channel, leader=True)
         for error in failures.values():
             if not isinstance(error, WaitinfoError):

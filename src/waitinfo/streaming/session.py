@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.reader import END, Reader
-from waitinfo.streaming.replay import Replay
+from waitinfo.streaming.replay import Replay, ReplayError
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
-from waitinfo.streaming.window import Cut, Mark, Weights, Window
-from waitinfo.streaming.words import WordBuilder
+from waitinfo.streaming.window import Boundary, Cut, Weights, Window
+from waitinfo.streaming.words import END, Reader, WordBuilder
 from waitinfo.text.identification import LanguageWatch
 from waitinfo.text.tokenizer import Vocabulary
 
@@ -120,20 +118,21 @@ class Session:
                     self._end_sentence()
                 continue
             room = self._room
-            if len(item.tokens) <= room:
+            end = item.done + room
+            if len(item.tokens) <= end:
                 queue.popleft()
-                word, pieces = item.text or None, item.tokens
+                word, pieces = item.text or None, item.tokens[item.done :]
             elif self._window.words:
                 self.full = self.slides
                 self._complete = not self.slides  # go on in a new sentence
                 break
             else:  # the word is too long
-                queue[0] = item._replace(tokens=item.tokens[room:])
-                word, pieces = None, item.tokens[:room]
+                queue[0] = item._replace(done=end)
+                word, pieces = None, item.tokens[item.done : end]
             tokens += pieces
             self._window.read(word, len(pieces))
         if (self.full or self._complete) and len(self._window.words) < self._again:
-            raise WaitinfoError("resume: the text is shorter than what was read of it")
+            raise ReplayError("resume: the text is shorter than what was read of it")
         return Input(tokens, self._complete) if tokens or self._complete else None
 
     def _end_sentence(self) -> None:
@@ -260,11 +259,11 @@ class Session:
         words = text.split()
         if not words:
             return text
-        mark = Mark.SENTENCE if ends_sentence(words[-1]) else Mark.WORD
+        mark = Boundary.SENTENCE if ends_sentence(words[-1]) else Boundary.WORD
         if not builder.open:
             window.mark(0, mark, len(words))
         elif began:
             window.mark(1, mark, len(words))
         else:
-            window.mark(0, Mark.NOTHING, len(words))
+            window.mark(0, Boundary.NOTHING, len(words))
         return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Mark
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials, Turn
 from waitinfo.streaming.replay import DialState
@@ -44,6 +44,10 @@ class Handle:
         """What a stream that holds its lag knew when a sentence or window began; for replays."""
         controller = self._channel.controller
         return None if controller is None else controller.state(sentence)
+
+    def memory(self, sentence: int) -> tuple[float, ...]:
+        """What the policy remembered when a window began; for replays."""
+        return self._channel.memories.get(sentence, ())
 
     @property
     def turns(self) -> list[Turn]:
@@ -87,32 +91,22 @@ class Stream(Handle):
     def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
-        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        With `wait=False` it returns at once, and iterate over the stream to get the events.
         `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
-        return self._hand_in(text, wait, at)
+        return self._scheduler.push({self._channel: text}, wait, at)[self._channel]
 
     def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""
-        return self._hand_in(Mark.FLUSH, wait)
+        return self._scheduler.push({self._channel: Mark.FLUSH}, wait)[self._channel]
 
     def finish(self, wait: bool = True) -> list[Event]:
         """No more text will come; returns the remaining events."""
         try:
-            return self._hand_in(Mark.END, wait)
+            return self._scheduler.push({self._channel: Mark.END}, wait)[self._channel]
         except BaseException:
             self.close()
             raise
-
-    def _hand_in(self, text: Piece, wait: bool, at: float | None = None) -> list[Event]:
-        mine = [self._channel]
-        self._scheduler.submit({self._channel: text}, served_by=self if wait else None, at=at)
-        if not wait:
-            return []
-        try:
-            return self._scheduler.serve(mine)[self._channel]
-        finally:
-            self._scheduler.release(mine)
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they happen, until the stream has been finished or closed."""

@@ -10,16 +10,16 @@ from typing import Any, overload
 import torch
 
 from waitinfo.errors import WaitinfoError, whole
-from waitinfo.streaming.channel import Channel, Mark, Piece
+from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
-from waitinfo.streaming.event import Event, shown_text
+from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
-from waitinfo.streaming.observer import Observer
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
+from waitinfo.systems import load_plugins
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
@@ -136,7 +136,7 @@ class Translator:
             language=self.loaded.languages.source,
         )
         if replay is not None:
-            replay.check(len(self.vocabulary.target), session.limit)
+            replay.check(len(self.vocabulary.target), session.limit, len(self.system.memory))
             session.resume(replay)
             if controller is not None:
                 controller.resume(replay)
@@ -158,16 +158,9 @@ class Translator:
             self._scheduler.close([stream._channel for stream in streams])
             raise
 
-    def _together(self, texts: Mapping[Stream, Piece]) -> dict[Stream, list[Event]]:
-        channels = {stream: stream._channel for stream in texts}
-        self._scheduler.submit(
-            {channels[stream]: text for stream, text in texts.items()}, served_by=texts
-        )
-        try:
-            found = self._scheduler.serve(list(channels.values()))
-        finally:
-            self._scheduler.release(channels.values())
-        return {stream: found[channel] for stream, channel in channels.items()}
+    def _together(self, texts: Mapping[Stream, Heard]) -> dict[Stream, list[Event]]:
+        found = self._scheduler.push({stream._channel: text for stream, text in texts.items()})
+        return {stream: found[stream._channel] for stream in texts}
 
     # Whole texts
 
@@ -218,14 +211,17 @@ def load(
     lag: float | None = None,
     segment: str = "auto",
     recorded: bool = True,
+    plugins: Iterable[str | Path] = (),
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
     `system` and `options` replace the system the model was trained with by another it can serve,
-    or change options of its own. dtype `auto` is int8 for packed models on a CPU, else float32.
-    `observer` is told about every round. Streams without a dial of their own hold `lag`, in words,
-    if the model is calibrated. `segment` says how streams find the ends of sentences, unless they
-    are told otherwise. On a GPU, `recorded` rounds are many times as fast.
+    or change options of its own; `plugins` are Python files that define systems. dtype `auto` is
+    int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams
+    without a dial of their own hold `lag`, in words, if the model is calibrated. `segment` says how
+    streams find the ends of sentences, unless they are told otherwise. On a GPU, `recorded` rounds
+    are many times as fast.
     """
+    load_plugins(plugins)
     loaded = load_model(find_model(model), device, dtype, system, options)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

@@ -20,7 +20,7 @@ Weights = np.ndarray  # [T, S] cross-attention of each target token
 AFTER = 3  # tokens written after a sentence end that show where the next sentence begins
 
 
-class Mark(IntEnum):
+class Boundary(IntEnum):
     """What ends after a target token."""
 
     NOTHING = 0
@@ -41,7 +41,7 @@ class Window:
     def __init__(self) -> None:
         self.words: list[str | None] = []  # by source token: the word it ends
         self.starts: list[bool] = []  # by source token: whether it starts a word
-        self.marks: list[Mark] = []  # by target token
+        self.marks: list[Boundary] = []  # by target token
         self.reads: list[int] = []  # by target token: source tokens read before it
         self.shown: list[int] = []  # by target token: words that ended with it and were shown
         self.kept = 0  # target tokens that were already written when the window began
@@ -53,11 +53,11 @@ class Window:
         self.starts += [complete] + [False] * (tokens - 1)
 
     def write(self, read: int) -> None:
-        self.marks.append(Mark.NOTHING)
+        self.marks.append(Boundary.NOTHING)
         self.reads.append(read)
         self.shown.append(0)
 
-    def mark(self, back: int, mark: Mark, words: int = 1) -> None:
+    def mark(self, back: int, mark: Boundary, words: int = 1) -> None:
         """Some words are shown, which end `back` tokens before the last one."""
         if back < len(self.marks):
             self.marks[-1 - back] = mark
@@ -106,7 +106,9 @@ class Window:
     def _places(self) -> list[int]:
         """Where the target may be cut, best first."""
         count = len(self.marks)
-        ends = [i for i, mark in enumerate(self.marks, 1) if mark is Mark.SENTENCE and i < count]
+        ends = [
+            i for i, mark in enumerate(self.marks, 1) if mark is Boundary.SENTENCE and i < count
+        ]
         settled = [end for end in ends if end + AFTER <= count]
         words = [i for i, mark in enumerate(self.marks, 1) if mark and i < count]
         middle = sorted(words, key=lambda place: (abs(2 * place - count), place))

@@ -1,33 +1,19 @@
 """Adaptive wait-k: of many wait-k models, the first with a confident next token writes it.
 
 One multipath model replaces the set of models: given the source read so far, it acts as the wait-k
-model of the current lag. Training is that of multipath, and any multipath model can be decoded this
-way.
+model of the current lag.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.batch import Batch
-from waitinfo.model.transformer import Transformer
-from waitinfo.systems.base import (
-    Dial,
-    DialValue,
-    LossContext,
-    Losses,
-    PolicyState,
-    Step,
-    System,
-    SystemOptions,
-    for_arrays,
-)
-from waitinfo.systems.wait_k import Multipath
+from waitinfo.systems.base import SystemOptions
+from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
+from waitinfo.systems.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -48,44 +34,32 @@ def threshold(lag: Tensor, first: Tensor, last: float, k_max: int) -> Tensor:
 
     lag [B]; first [B]. The threshold never rises, so that a lower dial never waits longer.
     """
-    fall = (first - last).clamp_min(0)
+    fall = (first - last) * (first > last)
     return first - fall * (lag - 1) / max(1, k_max - 1)
 
 
-class AdaptiveWaitK(System):
+class AdaptiveWaitK(Policy):
     name = "adaptive-wait-k"
     summary = "writes when the best token is probable enough for the lag; a multipath model"
     dial = Dial(
         "rho_1", 0.3, minimum=0.0, maximum=1.0, whole=False,
         help="minimum probability of a token written at lag 1",
     )  # fmt: skip
+    asks = ("logits",)
     Options = AdaptiveWaitKOptions
     options: AdaptiveWaitKOptions
 
-    def __init__(self, options: dict[str, Any] | None = None) -> None:
-        super().__init__(options)
-        common = {field.name: getattr(self.options, field.name) for field in fields(SystemOptions)}
-        self.models = Multipath(common)
-
-    def training_dial(self, batch: Batch, context: LossContext) -> DialValue | Tensor | None:
-        return self.models.training_dial(batch, context)
-
-    def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
-        """The loss of multipath; with a fixed dial, its loss at the middle lag.
-
-        The path of this policy depends on the predicted tokens, so it is not known in training.
-        """
-        if context.k is not None:
-            context = replace(context, k=(1 + self.options.k_max) // 2)
-        return self.models.loss(model, batch, context)
+    @property
+    def validation_lag(self) -> int:  # type: ignore[override]
+        """The middle lag."""
+        return (1 + self.options.k_max) // 2
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         return state.complete | (state.read > state.written)
 
+    @for_arrays
     def accept(self, state: PolicyState, step: Step) -> Tensor:
-        lag = state.read - state.written
-        exact = torch.promote_types(step.logits.dtype, torch.float32)
-        probability = step.logits.to(exact).softmax(-1).amax(-1).to(lag.device)
-        sure = probability >= threshold(lag, state.k, self.options.rho_last, self.options.k_max)
-        return sure | (lag >= self.options.k_max)
+        options, lag = self.options, state.read - state.written
+        sure = step.probability >= threshold(lag, state.k, options.rho_last, options.k_max)
+        return sure | (lag >= options.k_max)

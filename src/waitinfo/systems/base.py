@@ -6,97 +6,43 @@ may see (`path`); systems with their own loss override `loss`.
 Policy: at every point of a translation, with some source tokens read and some target tokens
 written, the system chooses READ or WRITE. It can decide before the next token is computed
 (`ready`: wait-k, wait-info), or after (`accept`: by the probability of the token, or by attention
-heads that need more source). A rejected token is computed again with one more source token. Once
-the source is complete, every system writes.
+heads that need more source). A rejected token is computed again with more source. Once the source
+is complete, every system writes. What a policy asks for beyond counts, it lists in `asks`.
 
 All methods work on rows: each row is a stream with its own dial k and its own position.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from waitinfo.config import from_mapping
-from waitinfo.errors import WaitinfoError, number, unknown
-from waitinfo.model.attention import AttentionReport, CrossAttention
+from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model.attention import CrossAttention
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import info_sum_loss
 from waitinfo.model.loss import linear_cross_entropy
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
+from waitinfo.systems.interface import ASKS, Dial, PolicyState, Step, for_arrays
 from waitinfo.text.special import PAD
 
-LONGEST = 100_000.0  # tokens that anything can lag behind
+if TYPE_CHECKING:
+    from waitinfo.text.tokenizer import Vocabulary
+
 INFO_TOTALS = ("mean", "source", "target")
 INFO_NORMS = ("sentence", "batch")
 
 DialValue = float | tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Dial:
-    """The latency dial of a system: the meaning and range of `--k`."""
-
-    name: str
-    default: float
-    minimum: float = 1.0
-    maximum: float = LONGEST
-    whole: bool = True  # accept only whole numbers
-    help: str = ""
-
-    def check(self, value: float) -> float:
-        value = number("k", value)
-        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
-        if not fits or (self.whole and value != int(value)):
-            kind = "whole number" if self.whole else "number"
-            limits = f"from {self.minimum:g} to {self.maximum:g}"
-            if self.maximum == LONGEST and not value > LONGEST:
-                limits = f"of at least {self.minimum:g}"
-            raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
-        return value
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def for_arrays(method: Method) -> Method:
-    """Mark a `ready` that only uses operators, and so works on NumPy's arrays and numbers too.
-
-    For a few streams they are several times as fast as tensors.
-    """
-    method.for_arrays = True  # type: ignore[attr-defined]
-    return method
-
-
-@dataclass
-class PolicyState:
-    """The state of B streams, from which a policy decides."""
-
-    k: Tensor  # [B] float64, the dial
-    read: Tensor  # [B] source tokens read, including end-of-sentence once it is read
-    written: Tensor  # [B] target tokens written
-    complete: Tensor  # [B] whether the whole source has been read
-    source_info: Tensor  # [B] float64, total info of the tokens read
-    target_info: Tensor  # [B] float64, total info of the tokens written
-
-
-@dataclass(frozen=True)
-class Step:
-    """The next tokens of B streams, computed but not yet written."""
-
-    tokens: Tensor  # [B] the best token
-    logits: Tensor  # [B, V]
-    extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
-    write: Tensor | None = None  # [B] log-odds of WRITE, if the model has a head for it
+Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
@@ -149,10 +95,18 @@ class System(ABC):
     milestones: tuple[str, ...] = ("whole_source_updates",)
     plans_by_length: ClassVar[bool] = False  # the loss plans its work from the batch's lengths
     fresh_past: ClassVar[bool] = False  # written tokens are recomputed with the whole prefix read
+    # What the policy asks for: source, target, source_words and target_words of `PolicyState`;
+    # logits, states, attention and before of `Step`.
+    asks: ClassVar[tuple[str, ...]] = ()
+    memory: ClassVar[tuple[float, ...]] = ()  # what a stream remembers, as each source begins
     Options: ClassVar[type[SystemOptions]] = SystemOptions
+    vocabulary: Vocabulary | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for asked in cls.asks:
+            if asked not in ASKS:
+                raise unknown(f"entry in the asks of {cls.__name__}", asked, ASKS)
         attention = {"cross_attention": cls.attentions[0].name}
         cls.model_defaults = MappingProxyType({**cls.model_defaults, **attention})
 
@@ -172,6 +126,23 @@ class System(ABC):
                 f"model.cross_attention {config.cross_attention}: {self.name} requires "
                 + " or ".join(allowed)
             )
+        special = config.cross_attention != CrossAttention.name or self.fresh_past
+        if special and not {"attention", "before"}.isdisjoint(self.asks):
+            raise WaitinfoError(
+                f"model.cross_attention {config.cross_attention}: {self.name} asks for attention "
+                "or the step before, which only plain cross-attention gives"
+            )
+
+    @property
+    def decides_after(self) -> bool:
+        """Whether a policy looks at the step, and not only at what was read and written."""
+        methods = ("accept", "wait", "remember")
+        return any(getattr(type(self), name) is not getattr(System, name) for name in methods)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a policy says how much to read after a refusal."""
+        return type(self).wait is not System.wait
 
     def trained_dial(self) -> float:
         """The dial value that a model of this system was trained for."""
@@ -270,14 +241,46 @@ class System(ABC):
 
     # Policy
 
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        """Called with the vocabulary of a model before the system translates with it."""
+        self.vocabulary = vocabulary
+
+    def words(self, side: Side, tokens: Sequence[Sequence[int]]) -> list[list[str]]:
+        """The words of token lists, in the language of this side."""
+        if self.vocabulary is None:
+            raise WaitinfoError(
+                f"{self.name} asks for words; call its prepare with a vocabulary first"
+            )
+        tokenizer = getattr(self.vocabulary, side)
+        return [tokenizer.decode(some).split() for some in tokens]
+
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         """[B] whether to compute the next token from the source read so far."""
         return state.complete
 
+    @for_arrays
     def accept(self, state: PolicyState, step: Step) -> Tensor:
-        """[B] whether to write the computed token; otherwise one more source token is read."""
-        return torch.ones_like(state.complete)
+        """[B] whether to write the computed token; otherwise more source is read."""
+        return state.complete | True
+
+    @for_arrays
+    def wait(self, state: PolicyState, step: Step) -> Tensor:
+        """[B] source tokens to read before a token is computed again that was not accepted."""
+        return state.read * 0 + 1
+
+    @for_arrays
+    def earlier(self, state: PolicyState) -> Tensor:
+        """[B] source tokens that `Step.before` sees: fewer than were read."""
+        return state.read - 1
+
+    @for_arrays
+    def remember(self, state: PolicyState, step: Step) -> Tensor:
+        """[B, M] the memory once the computed tokens are written.
+
+        It goes on when a window moves, and when an interrupted stream continues elsewhere.
+        """
+        return state.memory
 
 
 def by_head(model: Transformer, system: System) -> bool:

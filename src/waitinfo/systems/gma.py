@@ -24,16 +24,8 @@ from waitinfo.model.attention import (
     split_heads,
 )
 from waitinfo.model.batch import Batch
-from waitinfo.systems.base import (
-    Dial,
-    LossContext,
-    PolicyState,
-    Step,
-    System,
-    SystemOptions,
-    dial_column,
-    heads_stopped,
-)
+from waitinfo.systems.base import LossContext, System, SystemOptions, dial_column, heads_stopped
+from waitinfo.systems.interface import Dial, PolicyState, Step
 
 NEAREST = 0.9  # smallest position; the Gaussian of position 0 would have no width
 FARTHEST_STEP = 1000.0

@@ -35,15 +35,8 @@ from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.loss import linear_log_probability
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
-from waitinfo.systems.base import (
-    Dial,
-    LossContext,
-    Losses,
-    PolicyState,
-    Step,
-    System,
-    SystemOptions,
-)
+from waitinfo.systems.base import LossContext, Losses, System, SystemOptions
+from waitinfo.systems.interface import Dial, PolicyState, Step
 from waitinfo.systems.lattice import (
     NEVER,
     diagonal,

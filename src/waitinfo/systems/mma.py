@@ -31,16 +31,8 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.batch import Batch
 from waitinfo.model.transformer import Decoded, Embedded, Transformer
-from waitinfo.systems.base import (
-    Dial,
-    LossContext,
-    Losses,
-    PolicyState,
-    Step,
-    System,
-    SystemOptions,
-    heads_stopped,
-)
+from waitinfo.systems.base import LossContext, Losses, System, SystemOptions, heads_stopped
+from waitinfo.systems.interface import Dial, PolicyState, Step
 
 THRESHOLD = 0.5  # smallest p at which a head stops, if no dial is given
 

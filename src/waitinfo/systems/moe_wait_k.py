@@ -23,7 +23,8 @@ from waitinfo.model.attention import (
 )
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.systems.base import Dial, LossContext
+from waitinfo.systems.base import LossContext
+from waitinfo.systems.interface import Dial
 from waitinfo.systems.wait_k import Multipath, MultipathOptions, lag_path
 
 DIAL_UNIT = 10.0  # k is divided by this, to be of the same order as the gate's other inputs

@@ -95,6 +95,10 @@ SYSTEMS = Registry(
         "gma": ".gma:GMA",
         "gsimt": ".gsimt:GSiMT",
         "wait-info": ".wait_info:WaitInfo",
+        "local-agreement": ".local_agreement:LocalAgreement",
+        "alignatt": ".alignatt:AlignAtt",
+        "confidence": ".confidence:Confidence",
+        "punctuation": ".punctuation:Punctuation",
     }
 )
 

@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.info import dial_rows, shortest_prefixes, used_info
-from waitinfo.systems.base import Dial, DialValue, LossContext, PolicyState, System, for_arrays
+from waitinfo.systems.base import DialValue, LossContext, System
+from waitinfo.systems.interface import Dial, PolicyState, for_arrays
 from waitinfo.systems.wait_k import DrawnDialOptions
 
 HIGHEST_RATE = 10.0
@@ -102,3 +103,25 @@ class WaitInfo(System):
             used = (k * 0 + written) * options.target_mean
         needed = k + used * options.rate
         return needed / options.source_mean if options.source_mean else needed
+
+
+def used_info(target_info: Tensor) -> Tensor:
+    """[B, T] float64: info used when each target token is to be written.
+
+    That token is unknown then, so only the info of earlier ones is summed.
+    """
+    return F.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
+
+
+def dial_rows(k: Tensor | float, like: Tensor) -> Tensor:
+    """The dial of each sentence, or one of all: [B or 1, 1] float64."""
+    return torch.as_tensor(k, device=like.device, dtype=torch.float64).reshape(-1, 1)
+
+
+def shortest_prefixes(received: Tensor, needed: Tensor, lengths: Tensor, floor: bool) -> Tensor:
+    """The path that reads until enough is received: [B, S], [B, T] float64, [B] -> [B, T]."""
+    # The shortest sufficient prefix is one longer than the number of insufficient prefixes.
+    path = torch.searchsorted(received.contiguous(), needed.contiguous()) + 1
+    if floor:
+        path = torch.maximum(path, torch.arange(2, path.shape[1] + 2, device=path.device))
+    return torch.minimum(path, lengths[:, None]).cummax(-1).values

@@ -1,4 +1,4 @@
-"""Wait-k: read k tokens, then alternate WRITE and READ (Eq. 3), with optional catch-up.
+"""Wait-k: read k tokens, then alternate WRITE and READ, with optional catch-up.
 
 `full` is its end, where the whole sentence is read first; `multipath` is one model for every k, for
 which training draws a new k for each batch.
@@ -14,15 +14,8 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.batch import Batch
-from waitinfo.systems.base import (
-    Dial,
-    DialValue,
-    LossContext,
-    PolicyState,
-    System,
-    SystemOptions,
-    for_arrays,
-)
+from waitinfo.systems.base import DialValue, LossContext, System, SystemOptions
+from waitinfo.systems.interface import Dial, PolicyState, for_arrays
 
 
 @dataclass(frozen=True)

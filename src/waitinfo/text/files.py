@@ -21,38 +21,11 @@ from waitinfo.errors import WaitinfoError
 
 # Suffixes that never mean plain text. Files with any other suffix (none, .txt, .de, .clean, …) are
 # read as plain text and checked line by line.
-NOT_TEXT = frozenset(
-    [
-        ".bz2",
-        ".zip",
-        ".7z",
-        ".rar",
-        ".tar",
-        ".tgz",
-        ".lz4",
-        ".br",
-        ".pdf",
-        ".doc",
-        ".docx",
-        ".odt",
-        ".xls",
-        ".xlsx",
-        ".parquet",
-        ".arrow",
-        ".npy",
-        ".npz",
-        ".bin",
-        ".pt",
-        ".safetensors",
-        ".model",
-        ".sqlite",
-        ".db",
-        ".png",
-        ".jpg",
-    ]
-)
-
-
+NOT_TEXT = frozenset((
+    ".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".br", ".pdf", ".doc", ".docx",
+    ".odt", ".xls", ".xlsx", ".parquet", ".arrow", ".npy", ".npz", ".bin", ".pt",
+    ".safetensors", ".model", ".sqlite", ".db", ".png", ".jpg",
+))  # fmt: skip
 CHUNK = 1 << 14  # bytes read from a .zst file at a time; they may become very many
 
 

@@ -59,7 +59,7 @@ class PrepareOptions:
 
 
 @dataclass
-class Report:
+class PairCounts:
     """Numbers of pairs read, kept and dropped."""
 
     read: int = 0
@@ -138,7 +138,7 @@ class _Preparation:
             options.spoken, options.windows, options.word_errors, options.languages.source,
             options.seed, options.spoken_windows,
         )  # fmt: skip
-        self.report = Report()
+        self.report = PairCounts()
 
     def run(self, train: ParallelText, dev: ParallelText, exclude: ParallelText) -> dict[str, Any]:
         dev_pairs = [Pair(*map(normalise, pair)) for pair in dev]

@@ -27,6 +27,12 @@ def last_unspaced(text: str) -> int:
     return found[-1] if found else 0
 
 
+def longest_word(text: str) -> int:
+    """Characters of the longest word; a character of a script without spaces stands for itself."""
+    runs = (run for word in text.split() for run in UNSPACED.split(word))
+    return max(map(len, runs), default=0)
+
+
 def mostly_unspaced(texts: Iterable[str]) -> bool:
     """Whether most letters of some texts belong to scripts without spaces."""
     unspaced = letters = 0

@@ -16,7 +16,7 @@ from waitinfo.text.scripts import mostly_unspaced
 
 CHARACTERS = 6  # longest n-gram of chrF
 WORDS = 4  # longest n-gram of BLEU
-BETA = 2.0  # recall counts so many times as much as precision
+BETA = 2.0  # weight of recall relative to precision
 TOKENS = re.compile(r"\w+|[^\w\s]")
 
 Counts = list[Counter[Sequence[str]]]  # n-grams of each length

@@ -61,7 +61,6 @@ def fingerprint(folder: Path) -> str:
 
 # Bundled models, each a folder with a card (README.md)
 
-
 DEFAULT = "de-en"
 
 

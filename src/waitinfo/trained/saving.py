@@ -41,6 +41,9 @@ class LoadedModel:
     folder: Path
     languages: Languages = UNKNOWN
 
+    def __post_init__(self) -> None:
+        self.system.prepare(self.vocabulary)
+
 
 def save_model(
     folder: Path,

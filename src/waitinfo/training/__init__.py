@@ -8,7 +8,7 @@ from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
     from waitinfo.training.config import RunConfig, TrainingConfig
-    from waitinfo.training.start import train
+    from waitinfo.training.run import train
 
 __all__ = ["RunConfig", "TrainingConfig", "train"]
 __getattr__, __dir__ = lazy_names(
@@ -16,6 +16,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "RunConfig": "waitinfo.training.config",
         "TrainingConfig": "waitinfo.training.config",
-        "train": "waitinfo.training.start",
+        "train": "waitinfo.training.run",
     },
 )

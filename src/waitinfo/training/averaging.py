@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +12,12 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.training.config import TrainingConfig
 
 
-class Average(Protocol):
+class Average:
+    """The weights themselves, of which there is no average."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
     def step(self, update: int) -> None:
         """After an update."""
 
@@ -22,38 +26,20 @@ class Average(Protocol):
 
     def weights(self) -> dict[str, Tensor]:
         """The average now."""
+        return self.model.weights()
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold to continue."""
+        return {}
 
-    def load(self, state: dict[str, Tensor], update: int) -> None: ...
+    def load(self, state: dict[str, Tensor], update: int) -> None:
+        """Continue from a checkpoint."""
 
     def prune(self) -> None:
         """Once a checkpoint is safe: forget what it no longer needs."""
 
 
-class NoAverage:
-    """The weights themselves."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def step(self, update: int) -> None: ...
-
-    def snapshot(self, update: int) -> None: ...
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.model.weights()
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, state: dict[str, Tensor], update: int) -> None: ...
-
-    def prune(self) -> None: ...
-
-
-class MovingAverage(NoAverage):
+class MovingAverage(Average):
     """Exponential moving average, with a shorter memory at the start."""
 
     def __init__(self, model: Transformer, decay: float) -> None:
@@ -79,7 +65,7 @@ class MovingAverage(NoAverage):
             tensor.copy_(state[name])
 
 
-class LastCheckpoints(NoAverage):
+class LastCheckpoints(Average):
     """Mean of the weights at the last checkpoints, as the paper averages its last five."""
 
     def __init__(self, model: Transformer, folder: Path, count: int, owner: bool) -> None:
@@ -123,4 +109,4 @@ def build_average(config: TrainingConfig, model: Transformer, run: Path, owner: 
         return MovingAverage(model, config.ema_decay)
     if config.average == "last":
         return LastCheckpoints(model, run / "snapshots", config.average_last, owner)
-    return NoAverage(model)
+    return Average(model)

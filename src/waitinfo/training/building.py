@@ -1,8 +1,8 @@
-"""A new model for a run."""
+"""A new model for a run: its first weights, and its compilation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.loss import token_terms
 from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import Languages
@@ -127,3 +128,29 @@ def fit_token_info(model: Transformer, corpus: Corpus, sides: Iterable[str] = SI
         if (info := getattr(model, SIDES[side])) is not None:
             counts = torch.from_numpy(corpus.token_counts(side)).to(model.device)
             info.fit(counts, mean_length / max(1, entry[f"{side}_tokens"]))
+
+
+# Compilation, of layers one by one and for any shape: all encoder layers share one compiled code,
+# all decoder layers another. That takes a minute instead of the many of a whole model.
+
+
+def compile_model(model: Transformer, note: Callable[[str], None]) -> bool:
+    """Compile a model in place; False, and a note why, where that is not possible."""
+    problem = compiler_problem(model.device)
+    if problem:
+        note(f"cannot compile ({problem}); training without")
+        return False
+    for layer in (*model.encoder_layers, *model.decoder_layers):
+        layer.compile(dynamic=True)
+    model.token_terms = torch.compile(token_terms, dynamic=True)
+    return True
+
+
+def compiler_problem(device: torch.device) -> str | None:
+    """Why this machine cannot compile, if so; detected by compiling a trivial function."""
+    try:
+        double = torch.compile(lambda x: x * 2 + 1)
+        double(torch.ones(8, device=device))
+    except Exception as error:
+        return str(error).strip().splitlines()[0][:200] if str(error).strip() else repr(error)
+    return None

@@ -21,7 +21,7 @@ from waitinfo.model.tensors import read_tensors, write_tensors
 from waitinfo.storage import recover_folder, swap_folder
 from waitinfo.text.files import sha256
 from waitinfo.training.distributed import CPU
-from waitinfo.training.finite import all_finite
+from waitinfo.training.updates import all_finite
 
 STATE = "state.json"
 

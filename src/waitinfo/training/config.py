@@ -220,7 +220,7 @@ def check_same_run(old: dict[str, Any], new: dict[str, Any]) -> None:
     if old["processes"] != new["processes"]:
         raise WaitinfoError(
             f"--resume: the run was started with {old['processes']} processes, not "
-            f"{new['processes']}; use as many, or its batches would differ"
+            f"{new['processes']}; use that number, or its batches would differ"
         )
     old, new = old["resolved"], new["resolved"]
     added = _defaults(new["system"]["name"])  # of settings that came after the run was started

@@ -86,7 +86,7 @@ class SilentDisplay(LineDisplay):
     def note(self, text: str) -> None: ...
 
 
-class Metrics:
+class MetricsFile:
     """The run's `metrics.jsonl`."""
 
     def __init__(self, path: Path, owner: bool) -> None:

@@ -1,204 +1,84 @@
-"""The run folder: everything needed to continue a run or to publish what came of it."""
+"""Starting a run, or resuming one."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import platform
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import waitinfo
-from waitinfo.errors import WaitinfoError
-from waitinfo.systems import check_dial
-from waitinfo.text.corpus import Corpus
-from waitinfo.training.building import starting_model
-from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
-from waitinfo.training.defaults import choose_settings
-from waitinfo.training.distributed import ProcessGroup
-from waitinfo.training.measuring import observe
-
-RUN = "run.json"
-LOCK = ".lock"
+from waitinfo.training.checkpoint import load_newest
+from waitinfo.training.config import RunConfig
+from waitinfo.training.display import Display, LineDisplay, SilentDisplay
+from waitinfo.training.distributed import join_processes
+from waitinfo.training.run_folder import begin_run, full_settings, stop_politely
+from waitinfo.training.trainer import Trainer
 
 
-@contextmanager
-def begin_run(
-    values: dict[str, Any], out: Path, resume: bool, recipe: Path | None, processes: ProcessGroup
-) -> Iterator[tuple[RunConfig, Corpus]]:
-    """Check the settings against the folder, lock it, and record them in it.
-
-    Nothing is written before the settings are known to be good and the lock is held.
-    """
-    values, recorded = full_settings(values, out, resume)
-    run = RunConfig.from_values(values)
-    check_dial(run.system, run.training.validate_k)
-    corpus = Corpus(run.data)
-    if recorded is None:
-        starting_model(run, corpus)  # fails if it cannot start from it
-    chosen = resumed_choices(recorded) if recorded else fit_settings(values, run, corpus, processes)
-    run = RunConfig.from_values(values, chosen)
-    record = {
-        "given": _without_pause(values),
-        "chosen": chosen,
-        "resolved": run.resolved(corpus),
-        "corpus": corpus.manifest,
-        "processes": processes.size,
-        "environment": environment(),
-    }
-    if recorded is not None:
-        check_same_run(recorded, record)
-    processes.wait()  # every process has looked before the first one writes
-    with sole_user(out, processes):
-        if processes.leads:
-            if full_settings({}, out, resume)[1] != recorded:
-                raise WaitinfoError(f"{out}: the run changed just now; try again")
-            _write(out, record, corpus, recipe)
-        processes.wait()
-        yield run, corpus
-
-
-def fit_settings(
-    values: dict[str, Any], run: RunConfig, corpus: Corpus, processes: ProcessGroup
+def train(
+    values: dict[str, Any],
+    out: Path,
+    resume: bool = False,
+    display: Display | None = None,
+    recipe: Path | None = None,
 ) -> dict[str, Any]:
-    """Settings that fit the corpus, the machine and the time, for those that were not given."""
-    names = given_names(values)
-    open_names = {"batch_tokens", "warmup", "validate_every", "log_every"} - names["training"]
-    open_stages = set(run.system.milestones) - names["system"]
-    timed = bool(run.training.max_minutes and (open_names or open_stages))
-    seen = observe(run, corpus, processes, timed, free="threads" not in names["training"])
-    return choose_settings(run, names, seen)
+    """Train as `waitinfo train` does; `values` are the settings as given."""
+    started = time.monotonic()
+    settings, _ = full_settings(values, out, resume)
+    with join_processes(RunConfig.from_values(settings).training.device) as processes:
+        display = (display or LineDisplay()) if processes.leads else SilentDisplay()
+        with begin_run(values, out, resume, recipe, processes) as (run, corpus):
+            if run.training.threads:
+                torch.set_num_threads(run.training.threads)
+            trainer = Trainer(run, corpus, out, processes, display, started=started)
+            if resume:
+                resume_from_checkpoint(trainer)
+            display.start(f"training {run.system.name} ({run.size}) into {out}", _facts(trainer))
+            try:
+                with stop_politely(trainer.interrupt):
+                    summary = trainer.train()
+                if not summary["paused"]:
+                    display.note(_farewell(out, summary))
+                return summary
+            finally:
+                display.close()
 
 
-def full_settings(
-    values: dict[str, Any], out: Path, resume: bool
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The settings of a run, those it was started with included, and its record so far.
-
-    Raises if the folder has no run to resume, or has one that would be lost.
-    """
-    if out.exists() and not out.is_dir():
-        raise WaitinfoError(f"{out}: is a file; --out must be a folder")
-    recorded = recorded_run(out)
-    if resume and recorded is None:
-        raise WaitinfoError(f"{out}: no run to resume")
-    if not resume and out.exists() and any(path.name != LOCK for path in out.iterdir()):
-        raise WaitinfoError(f"{out}: already in use; add --resume to continue the run in it")
-    return merge(recorded["given"] if recorded else {}, values), recorded
+def resume_from_checkpoint(trainer: Trainer) -> None:
+    """Continue from the newest good checkpoint, or from the beginning if there is none yet."""
+    checkpoint, complaints = load_newest(trainer.out / "checkpoints")
+    for complaint in complaints:
+        trainer.display.note(f"passed over a checkpoint: {complaint}")
+    if checkpoint:
+        trainer.restore(checkpoint)
+        trainer.display.note(f"resuming after update {checkpoint.update:,}")
+    else:
+        trainer.start_over()
+        trainer.display.note("no checkpoint yet: starting over")
 
 
-def _without_pause(values: dict[str, Any]) -> dict[str, Any]:
-    """A pause is for one call; a resumed run must not pause again by itself."""
-    training = {k: v for k, v in (values.get("training") or {}).items() if k != "pause_minutes"}
-    return {**values, "training": training}
+def _farewell(out: Path, summary: dict[str, Any]) -> str:
+    model = "best" if (out / "best").exists() else "last"
+    skipped = f" ({summary['skipped']:,} skipped)" if summary["skipped"] else ""
+    return (
+        f"finished after update {summary['updates']:,}{skipped}; the model is {out / model}: "
+        f"waitinfo translate --model {out} …"
+    )
 
 
-def recorded_run(out: Path) -> dict[str, Any] | None:
-    """What a run folder says of itself; None in a folder without a run."""
-    path = out / RUN
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise WaitinfoError(f"{path}: damaged ({error})") from None
+def _facts(trainer: Trainer) -> list[str]:
+    corpus, config = trainer.corpus.manifest, trainer.config
+    tokens = config.batch_tokens * config.accumulate * trainer.processes.size
+    chosen = ", ".join(f"{name} {_shown(value)}" for name, value in trainer.run.chosen.items())
+    return [
+        f"{corpus['splits']['train']['pairs']:,} sentence pairs, "
+        f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
+        f"{trainer.model.parameter_count():,} parameters on {trainer.device}, "
+        f"{tokens:,} tokens an update",
+        *([f"chosen to fit: {chosen}"] if chosen else []),
+    ]
 
 
-def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Values with others on top, section by section."""
-    merged = dict(old)
-    for key, value in new.items():
-        known = merged.get(key)
-        both = isinstance(value, dict) and isinstance(known, dict)
-        merged[key] = merge(known, value) if both and isinstance(known, dict) else value
-    return merged
-
-
-def _write(out: Path, record: dict[str, Any], corpus: Corpus, recipe: Path | None) -> None:
-    try:
-        text = json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n"
-        fresh = out / f".{RUN}.partial"
-        fresh.write_text(text, "utf-8")
-        fresh.replace(out / RUN)
-        if recipe is not None and recipe.resolve() != (out / "recipe.toml").resolve():
-            shutil.copyfile(recipe, out / "recipe.toml")
-        corpus.vocabulary.save(out)
-    except OSError as error:
-        raise WaitinfoError(f"{out}: cannot be written ({error.strerror})") from None
-
-
-@contextmanager
-def sole_user(out: Path, processes: ProcessGroup) -> Iterator[None]:
-    """Hold the folder's lock, or refuse in every process if another run holds it."""
-    with ExitStack() as stack:
-        locked = processes.leads and _lock(out, stack)
-        if not processes.agree(float(locked)):
-            raise WaitinfoError(f"{out}: another process is training in it")
-        yield
-
-
-def _lock(out: Path, stack: ExitStack) -> bool:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = stack.enter_context((out / LOCK).open("w"))
-    except OSError as error:
-        raise WaitinfoError(f"{out}: cannot be written ({error.strerror})") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def stop_politely(stop: Callable[..., None]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM call `stop`; only a main thread can be told."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, stop) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
-def environment() -> dict[str, Any]:
-    """What a run was made with."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "waitinfo": waitinfo.__version__,
-        "git": git_revision(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "gpu": gpu,
-        "platform": platform.platform(),
-        "command": sys.argv[1:],
-    }
-
-
-def git_revision() -> str | None:
-    """The revision of the code that runs, with a mark if it has uncommitted changes."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip()
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

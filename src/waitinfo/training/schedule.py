@@ -100,7 +100,7 @@ class Clock:
         self._last_update = self.now()
 
     def affords(self, what: str) -> bool:
-        """Whether one more of the like keeps within its share of the time so far."""
+        """Whether one more of this kind stays within its share of the time so far."""
         planned = self.totals.get(what, 0.0) + self.durations.get(what, 0.0)
         return planned <= VALIDATION_SHARE * self.here
 

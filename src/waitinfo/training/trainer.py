@@ -24,20 +24,17 @@ from waitinfo.text.corpus import Corpus
 from waitinfo.trained.saving import save_model
 from waitinfo.training.averaging import build_average
 from waitinfo.training.batches import BatchStream, Share, UpdateBatches
-from waitinfo.training.building import build_model
+from waitinfo.training.building import build_model, compile_model
 from waitinfo.training.checkpoint import (
     Checkpoint,
     discard_newer,
     save_checkpoint,
 )
-from waitinfo.training.compiling import compile_model
 from waitinfo.training.config import RunConfig
-from waitinfo.training.display import Display, Metrics
-from waitinfo.training.distributed import ProcessGroup
-from waitinfo.training.finite import Skips, all_finite
+from waitinfo.training.display import Display, MetricsFile
+from waitinfo.training.distributed import ProcessGroup, Tally
 from waitinfo.training.schedule import Clock, learning_rate, next_progress
-from waitinfo.training.tally import Tally
-from waitinfo.training.updates import Updater
+from waitinfo.training.updates import Skips, Updater, all_finite
 from waitinfo.training.validation import Validator
 
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
@@ -76,7 +73,7 @@ class Trainer:
             check_dial(self.system, self.config.validate_k),
             self.config.validate_sentences,
         )
-        self.metrics = Metrics(out / "metrics.jsonl", processes.leads)
+        self.metrics = MetricsFile(out / "metrics.jsonl", processes.leads)
         self.now, self.started = now, now() if started is None else started
         self.clock = Clock(self.config, now, self.started)
         self.update = 0  # updates done

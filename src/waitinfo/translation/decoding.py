@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model.integers.conversion import native_model
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
@@ -212,9 +212,7 @@ class SentenceDecoder:
         """Whether compiled code does what is asked: the engine's caches need no padding there."""
         options = self.options
         special = options.beam > 1 or options.samples or options.scores or self.others
-        model = self.model
-        native = model.native if isinstance(model, IntegerTransformer) else None
-        return native is not None and not special
+        return native_model(self.model) is not None and not special
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
         """Translate as streams that get all their input at once."""

@@ -167,7 +167,7 @@ class LineTranslator:
 
     @cached_property
     def _streams(self) -> Translator:
-        """What translates text without sentence ends; nobody is to be warned of its language."""
+        """Streams for text without sentence ends, without warnings about its language."""
         options = self.options
         streams = STREAMS[self.loaded.model.device.type == "cuda"]
         silent = replace(self.loaded, languages=Languages())

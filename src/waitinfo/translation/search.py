@@ -21,7 +21,7 @@ from torch import Tensor
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.batch import pad_rows
-from waitinfo.model.cache import KeyValueCache, Rows
+from waitinfo.model.cache import CacheRows, KeyValueCache
 from waitinfo.model.transformer import Encoded, Transformer
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop
@@ -60,14 +60,14 @@ class StepCache(KeyValueCache):
     def _set(self, both: Tensor) -> None:
         self.both, self.keys, self.values = both, both[0], both[1]
 
-    def put(self, keys: Tensor, values: Tensor, rows: Rows, at: Tensor) -> None:
+    def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         self.keys[:, :, self.position] = keys[:, :, 0]
         self.values[:, :, self.position] = values[:, :, 0]
 
-    def put_both(self, both: Tensor, rows: Rows, at: Tensor) -> None:
+    def put_both(self, both: Tensor, rows: CacheRows, at: Tensor) -> None:
         self.both[:, :, :, self.position] = both[:, 0].transpose(0, 1)
 
-    def view(self, rows: Rows, length: int) -> tuple[Tensor, Tensor]:
+    def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         return self.keys[:, :, :length], self.values[:, :, :length]
 
     def resize(self, index: Tensor | None, capacity: int, length: int) -> None:
@@ -97,7 +97,7 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _together(encoded: Encoded) -> Encoded:
-    """Keys and values with those of a head in one place: every step reads them."""
+    """Keys and values, those of each head contiguous in memory: every step reads them."""
     memories = [Memory(m.keys.contiguous(), m.values.contiguous()) for m in encoded.memories]
     return Encoded(memories, encoded.info)
 
@@ -142,7 +142,7 @@ class Search:
     def _prepare_rows(self) -> None:
         count = len(self.lengths)
         index = torch.arange(count, device=self.lengths.device)
-        self.rows = Rows(index, slice(0, count))
+        self.rows = CacheRows(index, slice(0, count))
         self.visible = self.lengths[:, None]
         self.limit = length_limit(self.lengths)  # [R]
 

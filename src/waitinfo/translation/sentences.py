@@ -1,7 +1,7 @@
 """Lines of text as the token sequences that a stream would feed to the engine.
 
 A line is cut at sentence ends, and a sentence of more tokens than `limit` is continued as if it
-were the next. Both rules are those of `streaming.reader` and `streaming.session`; here they are
+were the next. Both rules are those of `streaming.words` and `streaming.session`; here they are
 applied to whole lines. A line that would move through a window is left to a stream.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from waitinfo.streaming.reader import GO_ON, STOPS, TAIL, Reader
 from waitinfo.streaming.segmenter import CLOSERS, ENDS, Segmentation, ends_sentence
+from waitinfo.streaming.words import GO_ON, STOPS, TAIL, Reader
 from waitinfo.text.files import normalise
 from waitinfo.text.scripts import is_unspaced
 from waitinfo.text.tokenizer import Tokenizer
@@ -71,10 +71,7 @@ class SentenceCutter:
         self.windows = segmentation.mode if slides else ""
 
     def encode(self, lines: Sequence[str], threads: int = -1) -> list[Sentences | None]:
-        """The token sequences of every line, none for a line without words.
-
-        None in place of a line that needs a window.
-        """
+        """The token sequences of every line: [] without words, None if it needs a window."""
         texts = [normalise(line) for line in lines]
         if self.segmentation.punctuated:
             sentences = [list(split_sentences(text, self._is_unspaced(text))) for text in texts]

@@ -56,7 +56,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, name: str) -> str:
-        """The device of this process: GPUs are counted through."""
+        """The device of this process: the first gets the first GPU, and so on."""
         return f"cuda:{self.local_rank}" if name == "cuda" and self.size > 1 else name
 
     def prepare(

@@ -94,6 +94,11 @@ class IntegerTransformer(Transformer):
         return cast("Tensor", embedding.scores(states))
 
 
+def native_model(model: Transformer) -> NativeModel | None:
+    """The layers of a model in compiled code, if there are any."""
+    return model.native if isinstance(model, IntegerTransformer) else None
+
+
 def integer_model(config: ModelConfig, stored: dict[str, Tensor]) -> IntegerTransformer:
     """Build a model from integers."""
     with torch.device("meta"):

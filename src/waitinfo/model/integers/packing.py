@@ -30,7 +30,6 @@ from waitinfo.text.special import BOS, EOS, SPECIALS
 
 # Weights
 
-
 SCALE = ":scale"  # suffix of a matrix's name
 CENTER, REPEATED = ":center", ":repeated"  # of what is done to its inputs
 _BESIDE = (SCALE, CENTER, REPEATED)
@@ -65,7 +64,6 @@ def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 # Inputs
-
 
 LEVELS = 127
 
@@ -130,10 +128,9 @@ class Rounding:
 
 # Measuring
 
-
 SENTENCES, LENGTH = 64, 24
 PASSES = 2  # that make the translations
-REPEATS = 4  # per product: as many inputs are multiplied together
+REPEATS = 4  # repeated inputs of a product: as many as are multiplied together
 CENTER_STEP = 2.0**-12  # so that products with 8-bit weights add up exactly in float64
 PREPARED = ("project", "out", "queries", "inner")  # matrices whose inputs have both signs
 

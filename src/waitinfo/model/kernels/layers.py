@@ -1,4 +1,4 @@
-"""The parts of a layer besides attention, and their gradients: residuals with norms, and ReLU."""
+"""Residuals with norms, and linear maps with ReLU, with their gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def sum_parts(parts: Tensor) -> Tensor:
 
 
 # Dropout, residual connection and layer norm
-
 
 NORM_PROGRAMS, NORM_ROWS, NORM_WARPS = 396, 4, 4
 
@@ -167,7 +166,6 @@ def add_norm(
 
 
 # Linear map and ReLU
-
 
 RELU_PROGRAMS, RELU_ROWS, RELU_COLUMNS = 128, 8, 512
 

@@ -100,7 +100,7 @@ def expected_alignment(p: Tensor) -> Tensor:
 
 @triton.jit
 def _shares(ENERGIES, row, column, inside, sources):
-    """Share of each token in the softmax up to it, and 1 less the share of the next token."""
+    """Share of each token in the softmax up to it, and 1 minus the share of the next token."""
     u = tl.load(ENERGIES + row, mask=inside, other=-1e30)
     most, total = tl.associative_scan((u, tl.where(inside, 1.0, 0.0)), 0, _add)
     up_to = most + tl.log(total)

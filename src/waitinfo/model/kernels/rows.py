@@ -21,10 +21,10 @@ from waitinfo.model.cache import PagedCache, Pages
 from waitinfo.model.info import SMALLEST_WEIGHT
 from waitinfo.text.special import BOS, PAD
 
-FEW_ROWS = 4  # up to so many, products are computed here
+FEW_ROWS = 4  # with at most this many rows, products are computed here
 KEYS = 64  # keys of one turn: most sentences need one
 TILE = 8192  # weights that a program holds
-PROGRAMS = 128  # a product should have about as many, if it is large enough
+PROGRAMS = 128  # of a large product, about
 CHOICES = 4096  # logits of one turn
 NO_BIAS, DIAGONAL, CONSISTENCY = range(3)  # what attention adds to its scores
 
@@ -176,7 +176,7 @@ def _put(
 
 @triton.jit
 def _bias(at, count, mine, THEIRS, real, SMALLEST: tl.constexpr, KIND: tl.constexpr):
-    """What info adds to the scores of keys [KEYS]; see `model.info`."""
+    """Repeats `self_bias` (KIND 1) and `consistency` of `model.info` for keys [KEYS]."""
     if KIND == 1:
         bias = tl.where(at == count - 1, mine - 1.0, 0.0)
     else:
@@ -253,6 +253,7 @@ def _embed(
 
 @triton.jit
 def _info(HIDDEN, WEIGHT, TOKENS, OUT, width, first, WIDTH: tl.constexpr):
+    """Repeats the second half of `InfoQuantizer` of `model.info`."""
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     real = column < width

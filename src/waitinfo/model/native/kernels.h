@@ -360,7 +360,7 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
         }
         if (info) {
             memset(s->bias, 0, length * sizeof(float));
-            s->bias[at[r]] = info[r] - 1;
+            s->bias[at[r]] = info[r] - 1;  /* repeats `self_bias` of model/info.py */
         }
         int next = r + 1 < rows && row[r + 1] != row[r];
         for (int h = 0; h < heads; h++) {
@@ -464,7 +464,7 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
     if (m->before) NAME(normalise)(&m->decoder_norm, x, 0, rows, m->width, x);
 }
 
-/* The bias of cross-attention for an input: log(2 - |info - theirs|), not below log(LEAST_WEIGHT). */
+/* Repeats `consistency` of model/info.py: log(2 - |info - theirs|), not below log(LEAST_WEIGHT). */
 static void NAME(consistency)(const float *theirs, float info, int count, float *bias) {
     for (int j = 0; j < count; j++) {
         float weight = 2.0f - __builtin_fabsf(info - theirs[j]);
@@ -514,7 +514,7 @@ static void NAME(split)(const float *x, int count, int stride, uint8_t *out) {
         for (int i = count; i < stride; i++) out[(size_t)p * stride + i] = 0;
 }
 
-/* Info of embedded tokens x: 2 sigmoid(out tanh(W tanh(x))). */
+/* Repeats `InfoQuantizer` of model/info.py: 2 sigmoid(out tanh(W tanh(x))). */
 static void NAME(predict_info)(const Embedding *m, int rows, const float *x, float *info,
                                Scratch *s) {
     const Linear *hidden = &m->hidden;

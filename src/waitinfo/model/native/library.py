@@ -137,7 +137,6 @@ def address(array: NDArray[np.generic] | None) -> c_void_p:
 
 # Threads: compiled code runs without Python's lock
 
-
 LEAST_ROWS = 8  # fewer are not divided: each thread reads all weights
 MOST_ROWS = 256
 

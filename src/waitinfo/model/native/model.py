@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from waitinfo.model.transformer import Transformer
 
 NEVER = np.array([PAD, BOS], np.int32)  # tokens that are not written
-Rows = NDArray[np.int32]
+Int32s = NDArray[np.int32]
 
 
 class NativeModel:
@@ -90,7 +90,7 @@ class NativeModel:
         heads = self.model.heads
         return NativeCaches(layers, rows, heads, self.model.width // heads, capacity)
 
-    def remember(self, x: NDArray[np.float32], rows: Rows, at: Rows, to: NativeCaches) -> None:
+    def remember(self, x: NDArray[np.float32], rows: Int32s, at: Int32s, to: NativeCaches) -> None:
         """Store keys and values of the source [N, layers, 2, d] that torch has computed."""
         self.code.call(
             "waitinfo_remember", ctypes.byref(self.model), len(x), address(x), address(rows),
@@ -100,8 +100,8 @@ class NativeModel:
     def encode(
         self,
         x: NDArray[np.float32],
-        rows: Rows,
-        at: Rows,
+        rows: Int32s,
+        at: Int32s,
         info: NDArray[np.float32] | None,
         caches: NativeCaches,
         memories: NativeCaches,
@@ -125,9 +125,9 @@ class NativeModel:
     def decode(
         self,
         x: NDArray[np.float32],
-        rows: Rows,
-        at: Rows,
-        visible: Rows,
+        rows: Int32s,
+        at: Int32s,
+        visible: Int32s,
         info: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,
         caches: NativeCaches,

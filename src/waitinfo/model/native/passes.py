@@ -55,7 +55,7 @@ class _Pass:
         self.reserve(FEW)
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many rows; what the arrays contain is lost."""
+        """Make room for this number of rows; the contents of the arrays are lost."""
         if rows <= self._room:
             return
         room = 1 << (rows - 1).bit_length()
@@ -164,7 +164,7 @@ class NativeWriting(_Pass):
         super().__init__(struct, shapes)
 
     def __call__(self, rows: Numbers, visible: Numbers | None = None) -> None:
-        """One step of rows [R], which see so many source tokens [R] each, or all they have read.
+        """One step of rows [R]. Each sees `visible` [R] source tokens, by default all it has read.
 
         The arrays then contain the states x [R, d], the best `token` [R], its logit `value` [R],
         and the token as the next input: embedded_x [R, d] and embedded_info [R]. If asked for,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Memory
 
-
 PAGE = 2**21  # bytes of a large page
 CHUNK = 8 * PAGE  # taken from the system at a time
 ALIGNMENT = 64
@@ -48,7 +47,7 @@ class _Chunks:
 
 
 def _new_chunk(size: int) -> NDArray[np.uint8]:
-    """At least so many bytes, from the start of a large page on."""
+    """At least `size` bytes that start where a large page starts."""
     if os.name == "nt":
         return np.empty(size, np.uint8)
     # Private memory: what is shared between processes may not get large pages.
@@ -65,7 +64,7 @@ _chunks = _Chunks()
 
 
 def weight_memory(size: int) -> NDArray[np.int8]:
-    """An array of so many bytes that starts at a multiple of 64 bytes."""
+    """An array of `size` bytes that starts at a multiple of 64 bytes."""
     return _chunks.take(size)[:size].view(np.int8)
 
 

@@ -21,8 +21,9 @@ import torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
 from waitinfo.streaming.engine.events import WRITE, Reason, TokenEvent
-from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing
-from waitinfo.systems.base import Step, System
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import NONE, OF_STATE, PolicyState, Step, as_array
 from waitinfo.text.special import EOS
 
 PASS_TOKENS = 8192  # source tokens in one pass, padding counted
@@ -64,6 +65,10 @@ class Backend(ABC):
     def step(self, rows: Chosen, found: Events) -> None:
         """READ until the system wants to WRITE, compute the next token, and WRITE or refuse it."""
 
+    def remembered(self, slot: int) -> Numbers:
+        """[M] what the policy remembers of a slot."""
+        return self.slots.memory[slot]
+
     @abstractmethod
     def rewrite(self, rows: Chosen) -> None:
         """Compute the target that some slots were told to keep, once their source is encoded."""
@@ -87,7 +92,7 @@ class Candidates(NamedTuple):
     tokens: list[int]  # [R]
     infos: list[float]  # [R] the info each would have
     finite: list[bool]  # [R] whether the model computed numbers
-    step: Step | None  # None if the system accepts every token
+    step: Step | None  # None if the system does not look at it
     embedded: Any = None  # the tokens, as the next input
 
 
@@ -98,14 +103,24 @@ class HostBackend(Backend):
         super().__init__(model, system, slots, rules)
         self.causal = model.config.encoder == "causal"
         self._for_arrays = getattr(system.ready, "for_arrays", False)
+        self._asks_state = bool(system.memory) or not set(OF_STATE).isdisjoint(system.asks)
 
     @abstractmethod
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
         """Encode source tokens of some slots; those whose encoding is not finite."""
 
     @abstractmethod
-    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
-        """The next token of every row: a forced one, if not 0, or the best."""
+    def _compute(
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
+    ) -> Candidates:
+        """The next token of every row: a forced one, if not 0, or the best.
+
+        before: [R] `Step.before`, if it is asked for.
+        """
+
+    @abstractmethod
+    def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
+        """[R] the best next tokens, if so much was read as `state` says; they are not kept."""
 
     @abstractmethod
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
@@ -195,7 +210,8 @@ class HostBackend(Backend):
 
     def _alone(self, rows: Chosen) -> bool:
         """Whether there is a single row: plain numbers are faster than arrays."""
-        return len(rows) == 1 and self._for_arrays and not self.slots.forced
+        alone = len(rows) == 1 and self._for_arrays and not self._asks_state
+        return alone and not self.slots.forced
 
     def _may_write(self, rows: Chosen) -> Numbers:
         """[R] whether rows compute their next token now."""
@@ -206,25 +222,32 @@ class HostBackend(Backend):
     def _may(self, rows: Chosen | int) -> Any:
         """The same, or of one slot."""
         slots = self.slots
-        standing, least, ready = slots.standing(rows), slots.least[rows], self.system.ready
-        state: Any = standing if self._for_arrays else standing.tensors()
-        wanted: Any = ready(state)
-        if not self._for_arrays:
-            wanted = wanted.numpy()
+        state, least, ready = slots.standing(rows), slots.least[rows], self.system.ready
+        if self._asks_state:
+            assert not isinstance(rows, int)
+            state.asked = slots.asked(rows, self.system)
+        wanted: Any = ready(state) if self._for_arrays else ready(state.tensors()).numpy()
         if slots.forced:
             assert not isinstance(rows, int)
             forced, due = slots.forced.following(rows)
             wanted, least = wanted | (forced > 0), np.where(forced > 0, due, least)
-        _, read, written, complete, *_ = standing
-        return may_write(read, written, complete, least, wanted, length_limit(read))
+        read = state.read
+        return may_write(read, state.written, state.complete, least, wanted, length_limit(read))
 
     def _write(self, rows: Chosen, events: list[TokenEvent]) -> None:
         """Compute the next token of all rows in one pass; WRITE those that are accepted."""
-        slots, standing = self.slots, self.slots.standing(rows)
+        slots, state = self.slots, self.slots.standing(rows)
+        if self._asks_state:
+            state.asked = slots.asked(rows, self.system)
         forced = slots.forced.following(rows)[0] if slots.forced else None
-        found = self._compute(rows, standing, forced)
-        choices = self._choose(rows, standing, forced, found)
-        self._keep([c.slot for c in choices], [c.number for c in choices], found)
+        before = self._predict_before(rows, state) if "before" in self.system.asks else None
+        found = self._compute(rows, state, forced, before)
+        choices = self._choose(rows, state, forced, found)
+        numbers = [choice.number for choice in choices]
+        self._keep([choice.slot for choice in choices], numbers, found)
+        if self.system.memory:
+            memory = self._ask("remember", state, found)
+            slots.memory[rows[numbers]] = memory[numbers]
         for slot, number, token, last, cut, runs in choices:
             info = found.infos[number]
             slots.write(slot, token, info, runs, last)
@@ -232,18 +255,24 @@ class HostBackend(Backend):
             totals = slots.source_info.item(slot), slots.target_info.item(slot)
             events.append(TokenEvent(slot, WRITE, token, info, *counts, *totals, last, cut))
         if len(choices) < len(rows):
-            wrote = {choice.slot for choice in choices}
-            refused = [s for s in rows.tolist() if s not in wrote and s not in slots.failed]
-            self._read_after_refusal(np.array(refused, np.int64), events)
+            refused = np.ones(len(rows), bool)
+            refused[numbers] = False
+            if slots.failed:
+                refused &= ~np.isin(rows, list(slots.failed))
+            waits: Any = self._ask("wait", state, found) if self.system.waits else 1
+            slots.least[rows[refused]] = (state.read + waits)[refused]
+            slots.tried[rows[refused]] = np.array(found.tokens)[refused]
+            slots.tried_at[rows[refused]] = state.read[refused]
+            self._read_after_refusal(rows[refused], events)
 
     def _choose(
-        self, rows: Chosen, standing: Standing, forced: Numbers | None, found: Candidates
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, found: Candidates
     ) -> list[Choice]:
         """The rows that WRITE, and what."""
         slots, rules = self.slots, self.rules
-        accepted = self._accepted(standing, found)
-        columns = (
-            rows, standing.read, standing.written, standing.complete, accepted,
+        accepted = self._accepted(state, found)
+        columns: Any = (
+            rows, state.read, state.written, state.complete, accepted,
             slots.refused[rows], slots.patience[rows],
             np.zeros(len(rows), bool) if forced is None else forced > 0,
         )  # fmt: skip
@@ -268,16 +297,38 @@ class HostBackend(Backend):
                 slots.refused[slot] += early
         return choices
 
-    def _accepted(self, standing: Standing, found: Candidates) -> Numbers:
+    def _accepted(self, state: PolicyState, found: Candidates) -> Numbers:
         """[R] whether the system takes the computed tokens."""
         if found.step is None:
             return np.ones(len(found.tokens), bool)
-        return self.system.accept(standing.tensors(), found.step).cpu().numpy()
+        return self._ask("accept", state, found)
+
+    def _ask(self, method: str, state: PolicyState, found: Candidates) -> Numbers:
+        """[R] or [R, M] what a method of the policy says about a step."""
+        ask, step = getattr(self.system, method), found.step
+        assert step is not None
+        if getattr(ask, "for_arrays", False):
+            return ask(state, step.arrays())
+        return as_array(ask(state.tensors(), step.tensors()))
+
+    def _predict_before(self, rows: Chosen, state: PolicyState) -> Numbers:
+        """[R] `Step.before`. After a refusal it may be known, else it takes another pass."""
+        slots, ask = self.slots, self.system.earlier
+        arrays = getattr(ask, "for_arrays", False)
+        earlier = as_array(ask(state if arrays else state.tensors())).astype(np.int64)
+        known = (slots.tried_at[rows] == earlier) & (earlier > 0)
+        found = np.where(known, slots.tried[rows], NONE)
+        missing = ~known & (earlier > 0)
+        if missing.any():
+            some = rows[missing]
+            shorter = slots.standing(some)
+            shorter.read = earlier[missing]  # type: ignore[assignment]
+            found[missing] = self._predict(some, shorter)
+        return found
 
     def _read_after_refusal(self, rows: Chosen, events: list[TokenEvent]) -> None:
-        """A refused row needs at least one more source token for its next attempt."""
+        """A refused row READs one more token at once, if there is one."""
         read = self.slots.read[rows]
-        self.slots.least[rows] = read + 1
         more = read < self._available(rows)
         if more.any():
             events += self.slots.read_next(rows[more].tolist())

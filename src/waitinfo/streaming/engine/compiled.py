@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.model.cache import Rows
+from waitinfo.model.cache import CacheRows
 from waitinfo.model.info import consistency
-from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model.integers.conversion import IntegerTransformer, native_model
 from waitinfo.model.native import NativeReading, NativeWriting, Side
 from waitinfo.model.transformer import Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, Rules
 from waitinfo.streaming.engine.plain import TorchBackend
-from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing
-from waitinfo.systems.base import Step, System, by_head
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
+from waitinfo.systems.base import System, by_head
+from waitinfo.systems.interface import PolicyState, Step
 
 
 class NativeBackend(TorchBackend):
@@ -32,7 +33,6 @@ class NativeBackend(TorchBackend):
     def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
         assert isinstance(model, IntegerTransformer)
         super().__init__(model, system, slots, rules)
-        self.accepts_all = type(system).accept is System.accept
         self.embeds = model.native_target is not None
         self.sees_all = type(system).visible is System.visible
         self._next_x = self.next_x.numpy()
@@ -52,7 +52,8 @@ class NativeBackend(TorchBackend):
         )
         self.writing = NativeWriting(
             side, self.next_x, self.next_info, (slots.read, slots.written),
-            self.info if self._compares else None, aware, not self.accepts_all,
+            self.info if self._compares else None, aware, "logits" in system.asks,
+            slots.capacity if "attention" in system.asks else 0,
         )  # fmt: skip
 
     def _new_caches(self, source: int, target: int) -> None:
@@ -90,7 +91,7 @@ class NativeBackend(TorchBackend):
         return source.x[0], None if source.info is None else source.info[0]
 
     def _remember(
-        self, group: list[int], ends: list[int], rows: Rows, at: Tensor, encoded: Encoded
+        self, group: list[int], ends: list[int], rows: CacheRows, at: Tensor, encoded: Encoded
     ) -> None:
         """Of whole sources, each from its first position on."""
         assert encoded.joint is not None
@@ -101,25 +102,31 @@ class NativeBackend(TorchBackend):
 
     # Target
 
-    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
+    def _compute(
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
+    ) -> Candidates:
         count = len(rows)
-        self.writing(rows, None if self.sees_all else self._visible_now(standing))
+        self.writing(rows, None if self.sees_all else self._visible_now(state))
         arrays = self.writing.arrays
         tokens = arrays["token"][:count]
         if forced is not None:
             tokens = np.where(forced > 0, forced, tokens)
         tokens = tokens.tolist()
         if forced is not None or not self.embeds:
-            self._embed_next(tokens, standing.written + 1)
+            self._embed_next(tokens, self.slots.written[rows] + 1)
         infos = [0.0] * count
         if self.next_info is not None:
             infos = arrays["embedded_info"][:count].tolist()
         finite = [math.isfinite(value) for value in arrays["value"][:count].tolist()]
-        return Candidates(tokens, infos, finite, None if self.accepts_all else self._step(tokens))
+        step = self._step(tokens, state, before) if self.system.decides_after else None
+        return Candidates(tokens, infos, finite, step)
 
-    def _visible_now(self, standing: Standing) -> Numbers:
-        policy = standing.tensors()
-        return self._visible(policy, 1)[0][:, 0].numpy()
+    def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
+        self.writing(rows, self._visible_now(state))
+        return self.writing.arrays["token"][: len(rows)].copy()
+
+    def _visible_now(self, state: PolicyState) -> Numbers:
+        return self._visible(state.tensors(), 1)[0][:, 0].numpy()
 
     def _embed_next(self, tokens: list[int], at: Numbers) -> None:
         """Put other tokens than the best in the place of the next inputs."""
@@ -130,10 +137,19 @@ class NativeBackend(TorchBackend):
             arrays["embedded_info"][:count] = embedded.info[:, 0]
 
     @torch.inference_mode()
-    def _step(self, tokens: list[int]) -> Step:
-        arrays, count = self.writing.arrays, len(tokens)
-        x, scored = (torch.from_numpy(arrays[name][:count]) for name in ("x", "scored"))
-        return Step(torch.tensor(tokens), scored, [], self.model.write_logits(x))
+    def _step(self, tokens: list[int], state: PolicyState, before: Numbers | None) -> Step:
+        arrays, count, asks = self.writing.arrays, len(tokens), self.system.asks
+        asked: dict[str, Any] = {}
+        for name, array in (("logits", "scored"), ("states", "x")):
+            if name in asks:
+                asked[name] = arrays[array][:count]
+        if "attention" in asks:
+            seen = int(state.read.max())
+            asked["attention"] = arrays["shares"][:count, ..., :seen] / np.float32(2048)
+        if before is not None:
+            asked["before"] = before
+        write = self.model.write_logits(torch.from_numpy(arrays["x"][:count]))
+        return Step(torch.tensor(tokens), [], write, asked)
 
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
         arrays = self.writing.arrays
@@ -174,6 +190,4 @@ def compiled(model: Transformer, system: System) -> bool:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    if not isinstance(model, IntegerTransformer) or model.native is None:
-        return False
-    return not by_head(model, system) and not system.fresh_past
+    return native_model(model) is not None and not (by_head(model, system) or system.fresh_past)

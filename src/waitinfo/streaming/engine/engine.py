@@ -64,7 +64,7 @@ class Engine:
         self.model, self.system = model, system
         self.slots, self.capacity = slots, capacity
         self.has_info = model.source_info is not None
-        self.state = Slots(slots, capacity)
+        self.state = Slots(slots, capacity, system.memory)
         if backend is None:
             backend = NativeBackend if compiled(model, system) else TorchBackend
         rules = Rules(ending == "guard", self.cuts_loops, round_tokens)
@@ -101,7 +101,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a round would do something."""
-        return bool(len(self.state.runnable))
+        return bool((self.state.going & ~self.state.held).any())
 
     def can_go_on(self, slot: int) -> bool:
         """Whether a slot has something to do without more input."""
@@ -128,6 +128,7 @@ class Engine:
 
         The next rounds encode the others again.
         """
+        self.state.memory[slot] = self.backend.remembered(slot)
         self.backend.release(slot)
         self.state.shift(slot, k, source, target)
         self.state.wake(slot)
@@ -158,13 +159,17 @@ class Engine:
         check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
         self.state.forced.put(slot, path)
 
-    def begin(self, slot: int, path: Path, read: int) -> None:
+    def begin(self, slot: int, path: Path, read: int, memory: Sequence[float] = ()) -> None:
         """Begin a source with tokens that were read and written before, as after a shift.
 
-        The reads are reported again once the source is there.
+        The reads are reported again once the source is there. memory: what the policy remembered.
         """
         check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
-        self.state.begin(slot, path, read)
+        self.state.begin(slot, path, read, memory)
+
+    def remembered(self, slot: int) -> list[float]:
+        """What the policy remembers of a slot since its last WRITE."""
+        return self.backend.remembered(slot).tolist()
 
     def set_patience(self, slot: int, refusals: int) -> None:
         """Let the model end this source before it is complete, after so many refusals in a row.

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.attention import AttentionReport, CachePosition, Memory
-from waitinfo.model.cache import Rows
-from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.model.cache import CacheRows
+from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
 from waitinfo.streaming.engine.backend import Candidates, HostBackend, Rules
-from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, Standing, target_positions
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import PolicyState, Step
 from waitinfo.text.special import BOS, PAD
 
 
@@ -79,7 +80,7 @@ class TorchBackend(HostBackend):
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
         model = self.model
         tokens, at = self._block(group, starts, ends)
-        rows = Rows.of(group, model.device)
+        rows = CacheRows.of(group, model.device)
         if self.causal:
             source = model.embed_source(tokens, at, self.source_positions)
             place = CachePosition(rows, at, max(ends) + 1)
@@ -111,7 +112,7 @@ class TorchBackend(HostBackend):
         return torch.from_numpy(tokens).to(device), torch.from_numpy(at).to(device)
 
     def _remember(
-        self, group: list[int], ends: list[int], rows: Rows, at: Tensor, encoded: Encoded
+        self, group: list[int], ends: list[int], rows: CacheRows, at: Tensor, encoded: Encoded
     ) -> None:
         """Store the keys and values of cross-attention."""
         if encoded.joint is not None:
@@ -129,7 +130,7 @@ class TorchBackend(HostBackend):
         for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
             self.slots.receive(slot, start, info[: end - start])
 
-    def _view(self, rows: Rows, length: int) -> Encoded:
+    def _view(self, rows: CacheRows, length: int) -> Encoded:
         """The first `length` encoded positions of some rows."""
         memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
         has_info = self.model.source_info is not None
@@ -138,26 +139,46 @@ class TorchBackend(HostBackend):
     # Target
 
     @torch.inference_mode()
-    def _compute(self, rows: Chosen, standing: Standing, forced: Numbers | None) -> Candidates:
-        model, device, policy = self.model, self.model.device, standing.tensors()
-        some = Rows.of(rows.tolist(), device)
+    def _compute(
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
+    ) -> Candidates:
+        policy, asks = state.tensors(), self.system.asks
+        decoded, states = self._decode(rows, policy)
+        logits = self.model.logits(states)
+        tokens, finite = best(logits)
+        if forced is not None:
+            again = torch.from_numpy(forced).to(tokens.device)
+            tokens = torch.where(again > 0, again, tokens)
+        every = {"logits": logits, "states": states, "before": before}
+        asked = {name: value for name, value in every.items() if name in asks}
+        if "attention" in asks:
+            asked["attention"] = decoded.attention()
+        step = Step(tokens, decoded.extras, self.model.write_logits(states), asked)
+        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
+        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
+        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
+
+    @torch.inference_mode()
+    def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
+        _, states = self._decode(rows, state.tensors())
+        return best(self.model.logits(states))[0].cpu().numpy()
+
+    def _decode(self, rows: Chosen, policy: PolicyState) -> tuple[Decoded, Tensor]:
+        """One step of every row, and the states [R, d] of its last position."""
+        model, device = self.model, self.model.device
+        some = CacheRows.of(rows.tolist(), device)
         target, last = self._inputs(rows, some, policy)
         encoded = self._view(some, int(policy.read.max()))
         place = CachePosition(some, target.at, int(policy.written.max()) + 1 + bool(last))
         visible, read = self._visible(policy, target.at.shape[1])
         k = policy.k.to(device, torch.float32)
         carried = [some.take(state) for state in self.states]
-        decoded = model.step(target, encoded, visible, self.target_caches, place, k, read, carried)
+        decoded = model.step(
+            target, encoded, visible, self.target_caches, place, k, read, carried,
+            weigh="attention" in self.system.asks,
+        )  # fmt: skip
         states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
-        logits = model.logits(states)
-        tokens, finite = best(logits)
-        if forced is not None:
-            again = torch.from_numpy(forced).to(tokens.device)
-            tokens = torch.where(again > 0, again, tokens)
-        step = Step(tokens, logits, decoded.extras, model.write_logits(states))
-        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
-        infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
-        return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
+        return decoded, states
 
     @torch.inference_mode()
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
@@ -171,7 +192,7 @@ class TorchBackend(HostBackend):
             state[rows] = report[chosen, :, -1].to(state.dtype)
 
     def _inputs(
-        self, rows: Chosen, some: Rows, policy: PolicyState
+        self, rows: Chosen, some: CacheRows, policy: PolicyState
     ) -> tuple[Embedded, list[int] | None]:
         """Inputs of the decoder [R, T], and the last one of each row if there are several.
 
@@ -247,7 +268,7 @@ class TorchBackend(HostBackend):
     ) -> None:
         """Decode the inputs [R, T + 1] but the last; of each row, `last` is the last real one."""
         device = self.model.device
-        rows, width = Rows.of(slots.tolist(), device), path.shape[1]
+        rows, width = CacheRows.of(slots.tolist(), device), path.shape[1]
         info = None if inputs.info is None else inputs.info[:, :-1]
         decoded = self.model.step(
             Embedded(inputs.x[:, :-1], info, inputs.at[:, :-1]),

@@ -6,10 +6,9 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import neg
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError
@@ -23,8 +22,9 @@ from waitinfo.streaming.engine.loops import (
     last_runs,
     run_after,
 )
-from waitinfo.systems.base import PolicyState
-from waitinfo.text.special import EOS
+from waitinfo.systems.base import Side, System
+from waitinfo.systems.interface import PolicyState
+from waitinfo.text.special import EOS, PAD
 
 Chosen = NDArray[np.int64]  # slots, ascending
 Numbers = NDArray[Any]
@@ -36,27 +36,14 @@ def target_positions(capacity: int) -> int:
     return length_limit(capacity) + 1
 
 
-class Standing(NamedTuple):
-    """Where some rows stand: a `PolicyState` in NumPy arrays, or in numbers for one row."""
-
-    k: Any
-    read: Any
-    written: Any
-    complete: Any
-    source_info: Any
-    target_info: Any
-
-    def tensors(self) -> PolicyState:
-        return PolicyState(*map(torch.from_numpy, self))
-
-
 class Slots:
     """`count` slots, each with room for a source of `capacity` tokens with end-of-sentence.
 
     Kept in NumPy arrays: on a few numbers they are several times as fast as tensors.
     """
 
-    def __init__(self, count: int, capacity: int) -> None:
+    def __init__(self, count: int, capacity: int, memory: Sequence[float] = ()) -> None:
+        """memory: what the policy remembers as a source begins."""
         self.count, self.capacity = count, capacity
         self.free = list(range(count - 1, -1, -1))
         positions = target_positions(capacity) + 1
@@ -71,6 +58,10 @@ class Slots:
         self.k = np.zeros(count)
         self.least = np.ones(count, np.int64)  # source tokens to read before the next attempt
         self.refused = np.zeros(count, np.int64)  # ends refused since the last token
+        # The token that was last refused, and the source tokens read then; 0 after a WRITE.
+        self.tried, self.tried_at = np.zeros((2, count), np.int64)
+        self.first_memory = np.array(memory, np.float64)
+        self.memory = np.tile(self.first_memory, (count, 1))  # of the policy, after the last WRITE
         self.patience = np.zeros(count, np.int64)  # refusals after which an end counts; 0 for never
         self.runs = np.zeros((count, LONGEST), np.int32)  # of the target, see `loops`
         self.repeated = RepeatCounts(count, capacity)  # of the source
@@ -111,7 +102,8 @@ class Slots:
         self.counts[:, slot] = 0
         self.source_info[slot] = self.target_info[slot] = 0
         self.least[slot] = 1
-        self.refused[slot] = self.patience[slot] = 0
+        self.refused[slot] = self.patience[slot] = self.tried_at[slot] = 0
+        self.memory[slot] = self.first_memory
         self.fed[slot] = self.going[slot] = False
         self.active[slot] = self.restarted[slot] = True
         self.runs[slot] = 0
@@ -126,7 +118,7 @@ class Slots:
         They are computed again, and info totals with them, before the slot goes on.
         """
         length, _, read, written = (self.counts[:, slot] - (source, 0, source, target)).tolist()
-        fed = self.fed[slot]
+        fed, memory = self.fed[slot], self.memory[slot].copy()
         self.reset(slot, k)
         for tokens, first, count in (
             (self.sources, source, length),
@@ -136,22 +128,26 @@ class Slots:
             tokens[slot, :count] = tokens[slot, first : first + count].copy()
         self.paths[slot, :written] = np.maximum(1, self.paths[slot, :written] - source)
         self.length[slot], self.fed[slot] = length, fed
-        self._keep(slot, read, written)
+        self._keep(slot, read, written, memory)
 
-    def begin(self, slot: int, path: Path, read: int) -> None:
-        """The first tokens of the source are read and these are written, before they are there."""
+    def begin(self, slot: int, path: Path, read: int, memory: Sequence[float] = ()) -> None:
+        """The first tokens of the source are read and these are written, before they are there.
+
+        memory: of the policy; without one, it begins anew.
+        """
         written = len(path)
         self.targets[slot, :written] = [token for token, _ in path]
         self.paths[slot, :written] = [seen for _, seen in path]
-        self._keep(slot, read, written)
+        self._keep(slot, read, written, np.array(memory or self.first_memory))
         if read:
             self.again.add(slot)
 
-    def _keep(self, slot: int, read: int, written: int) -> None:
+    def _keep(self, slot: int, read: int, written: int, memory: Numbers) -> None:
         self.read[slot], self.written[slot] = read, written
         self.runs[slot] = last_runs(self.targets[slot, :written])
         if read:
             self.shifted.add(slot)
+            self.memory[slot] = memory
 
     # Source tokens
 
@@ -214,14 +210,31 @@ class Slots:
 
     # What the policy is asked, and what it decides
 
-    def standing(self, rows: Chosen | int) -> Standing:
+    def standing(self, rows: Chosen | int) -> PolicyState:
         """Where some rows stand, or one slot, in NumPy's numbers."""
         read = self.read[rows]
         complete = self.fed[rows] & (read == self.length[rows])
-        return Standing(
-            self.k[rows], read, self.written[rows], complete,
-            self.source_info[rows], self.target_info[rows],
-        )  # fmt: skip
+        written, infos = self.written[rows], (self.source_info[rows], self.target_info[rows])
+        counts: Any = (self.k[rows], read, written, complete, *infos)
+        return PolicyState(*counts)
+
+    def asked(self, rows: Chosen, system: System) -> dict[str, Any]:
+        """What a policy asks to know about some rows, besides where they stand."""
+        found: dict[str, Any] = {}
+        sides: list[tuple[Side, Numbers, Numbers]] = [
+            ("source", self.sources, self.read[rows]),
+            ("target", self.targets, self.written[rows]),
+        ]
+        for side, tokens, counts in sides:
+            if side in system.asks:
+                found[side] = _first(tokens, rows, counts)
+            if f"{side}_words" in system.asks:
+                of_rows = zip(rows.tolist(), counts.tolist(), strict=True)
+                ids = [tokens[slot, :count].tolist() for slot, count in of_rows]
+                found[f"{side}_words"] = system.words(side, ids)
+        if system.memory:
+            found["memory"] = self.memory[rows]
+        return found
 
     def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:
         """The source tokens a slot has read, the tokens written, and the READs before each."""
@@ -261,7 +274,7 @@ class Slots:
         self.written[slot] = written + 1
         self.target_info[slot] += info
         self.runs[slot] = 0 if runs is None else runs
-        self.refused[slot] = 0
+        self.refused[slot] = self.tried_at[slot] = 0
         self.active[slot] = not last
         if self.forced:
             self.forced.written([slot])
@@ -285,6 +298,12 @@ class Slots:
         one, read = np.array([slot]), self.read[slot]
         self.repeated.extend(self.sources, one, np.maximum(read, self.repeated.counted[one]))
         return bool(is_loop(runs, PERIODS, self.repeated.most[slot, read]).any())
+
+
+def _first(tokens: Numbers, rows: Chosen, counts: Numbers) -> Numbers:
+    """[R, T] so many first tokens [R] of some rows, padded."""
+    width = max(1, int(counts.max()))
+    return np.where(np.arange(width) < counts[:, None], tokens[rows, :width], PAD).astype(np.int64)
 
 
 class Forced:

@@ -71,12 +71,15 @@ def recordable(model: Transformer, system: System) -> bool:
     Models computed with integers have an attention of their own, which does not know blocks.
     """
     integers = isinstance(model, IntegerTransformer)
-    return model.config.encoder == "causal" and not system.fresh_past and not integers
+    words = {"source_words", "target_words"}  # made on the host
+    fits = not system.fresh_past and words.isdisjoint(system.asks)
+    return model.config.encoder == "causal" and fits and not integers
 
 
 def _steps_for(model: Transformer, system: System) -> type[Steps]:
     """Fused steps where there are kernels for them: on a GPU, for usual models and systems."""
-    if model.device.type != "cuda" or by_head(model, system) or not fusible(model):
+    usual = set(system.asks) <= {"logits", "states"} and not system.memory and not system.waits
+    if model.device.type != "cuda" or by_head(model, system) or not usual or not fusible(model):
         return Steps
     from waitinfo.streaming.recorded.fused import FusedSteps
 
@@ -113,7 +116,7 @@ class RecordedBackend(Backend):
         blocks = [1 + count * -(-min(reserved, n) // BLOCK) for n in (capacity, positions)]
         self.source = source_side(model, count, capacity, blocks[0])
         self.target = target_side(model, count, positions, blocks[1])
-        device = DeviceState(model, count, self.source.table.width * BLOCK)
+        device = DeviceState(model, system, count, self.source.table.width * BLOCK)
         kind = _steps_for(model, system)
         self.steps = kind(
             model, system, rules.guard, rules.cuts_loops, device, self.source, self.target
@@ -139,6 +142,10 @@ class RecordedBackend(Backend):
             if slot in self.slots.failed:
                 side.clear(slot)
             side.table.release(slot)
+
+    def remembered(self, slot: int) -> Numbers:
+        fresh = self.slots.restarted[slot]
+        return self.slots.memory[slot] if fresh else self.steps.state.memory[slot].cpu().numpy()
 
     # Rounds
 
@@ -202,7 +209,8 @@ class RecordedBackend(Backend):
                 some = piece.turn == nth
                 slots.receive_each(piece.slots[some], piece.at[some], info[some])
             slots.encoded[rows] += counts
-            slots.fail(np.unique(piece.slots[finite == 0]).tolist())
+            if not finite.all():
+                slots.fail(np.unique(piece.slots[finite == 0]).tolist())
         if write:
             slots.restarted[rows] = False
         found = [tables.write_out(width, step)[:, : len(rows)] for step in range(steps)]
@@ -349,7 +357,7 @@ class RecordedBackend(Backend):
         told[:, READ_COUNT], told[:, WRITTEN] = read, written
         sums = np.stack([slots.source_info[rows], slots.target_info[rows]], 1)
         targets = slots.targets[rows, : int(written.max())], slots.runs[rows]
-        arrays = rows, told, sums, *targets
+        arrays = rows, told, sums, *targets, slots.memory[rows]
         device = self._again.device
         self.steps.state.set(*(torch.from_numpy(array).to(device) for array in arrays))
         slots.restarted[rows] = False

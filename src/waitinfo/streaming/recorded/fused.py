@@ -11,12 +11,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from waitinfo.model.row_layers import Place, Prefix, RowLayers
+from waitinfo.model.row_layers import Prefix, RowLayers, RowPositions
 from waitinfo.streaming.engine.loops import LONGEST
 from waitinfo.streaming.recorded import kernels
 from waitinfo.streaming.recorded.memory import BLOCK
 from waitinfo.streaming.recorded.steps import Bounds, Steps
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import PolicyState, Step
 from waitinfo.text.special import EOS
 
 ROWS = 128  # of a program that has little to do
@@ -39,7 +40,7 @@ class FusedSteps(Steps):
         )  # fmt: skip
         slot, at, tokens, count, block, offset = ints
         x, info = self.layers.embed_source(tokens, at, state.source_positions)
-        place = Place(slot, count, table, block, offset)
+        place = RowPositions(slot, count, table, block, offset)
         values = self.layers.encode(x, info, place, self.source.caches, self.source.memories)
         kernels.note[(rows,)](
             ints, x if info is None else info, values, state.info, out, rows, values.shape[1],
@@ -52,7 +53,7 @@ class FusedSteps(Steps):
         ints, floats, whole, x, info = self._choose(inputs, bounds.window)
         slot, _, written, seen, count, forced = ints[:6]
         prefix = self._prefix(seen, written, floats[0])
-        place = Place(slot, count, self.target.table.device)
+        place = RowPositions(slot, count, self.target.table.device)
         states = self.layers.decode(
             x, info, place, prefix, self.target.caches, self.source.memories
         )
@@ -62,7 +63,8 @@ class FusedSteps(Steps):
         accepted = None
         if type(self.system).accept is not System.accept:
             policy = _policy(floats, ints[1:3], whole)
-            step = Step(tokens, logits, [], model.write_logits(states))
+            asked = {"logits": logits, "states": states}
+            step = Step(tokens, [], model.write_logits(states), asked)
             accepted = self.system.accept(policy, step).to(slot.device)
 
         rows, width = x.shape

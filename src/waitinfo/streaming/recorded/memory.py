@@ -13,6 +13,7 @@ from waitinfo.model.cache import PagedCache
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.loops import LONGEST, PERIODS
 from waitinfo.streaming.engine.slots import target_positions
+from waitinfo.systems.base import System
 from waitinfo.text.special import BOS
 
 BLOCK = 16  # positions of a block
@@ -80,7 +81,7 @@ class BlockTable:
         self._changed = False
 
 
-class Side:
+class PagedSide:
     """The caches of one side, source or target, all of which share one block table."""
 
     def __init__(
@@ -120,19 +121,19 @@ class Side:
             cache.values[blocks] = 0
 
 
-def source_side(model: Transformer, slots: int, positions: int, blocks: int) -> Side:
+def source_side(model: Transformer, slots: int, positions: int, blocks: int) -> PagedSide:
     """Encoder caches and the keys and values of cross-attention."""
     caches = model.new_caches(model.config.encoder_layers, blocks, BLOCK)
     memories = model.new_memories(blocks, BLOCK)
     table = BlockTable(slots, positions, blocks, model.device)
-    return Side(table, [PagedCache(c) for c in caches], [PagedCache(m) for m in memories])
+    return PagedSide(table, [PagedCache(c) for c in caches], [PagedCache(m) for m in memories])
 
 
-def target_side(model: Transformer, slots: int, positions: int, blocks: int) -> Side:
+def target_side(model: Transformer, slots: int, positions: int, blocks: int) -> PagedSide:
     """Decoder caches."""
     caches = model.new_caches(model.config.decoder_layers, blocks, BLOCK)
     table = BlockTable(slots, positions, blocks, model.device)
-    return Side(table, [PagedCache(cache) for cache in caches], [])
+    return PagedSide(table, [PagedCache(cache) for cache in caches], [])
 
 
 READ_COUNT, WRITTEN, LEAST, REFUSED, ENDED, COUNTS = range(6)  # columns of `DeviceState.counts`
@@ -143,7 +144,7 @@ class DeviceState:
     """The policy's state on the device, one row per slot and one of scratch for padding."""
 
     @torch.no_grad()
-    def __init__(self, model: Transformer, slots: int, capacity: int) -> None:
+    def __init__(self, model: Transformer, system: System, slots: int, capacity: int) -> None:
         rows, device = slots + 1, model.device
         exact = torch.promote_types(model.dtype, torch.float32)
         # Tokens read and written, tokens to read before the next attempt, ends refused since the
@@ -167,11 +168,25 @@ class DeviceState:
         self.runs = torch.zeros(rows, LONGEST, dtype=torch.int32, device=device)
         self.repeats = torch.ones(rows, capacity + 1, dtype=torch.int32, device=device)
         self.periods = torch.from_numpy(PERIODS).to(device)
+        # For policies that ask: the source tokens, and what they remember.
+        seen = capacity + 1 if "source" in system.asks else 0
+        self.sources = torch.zeros(rows, seen, dtype=torch.long, device=device)
+        self.first_memory = torch.tensor(system.memory, dtype=torch.float64, device=device)
+        self.memory = self.first_memory.repeat(rows, 1)
 
     def set(
-        self, index: Tensor, counts: Tensor, sums: Tensor, targets: Tensor, runs: Tensor
+        self,
+        index: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        targets: Tensor,
+        runs: Tensor,
+        memory: Tensor,
     ) -> None:
-        """The state of shifted slots: counts [N, COUNTS], sums [N, 2], tokens [N, T] and runs."""
-        self.counts[index], self.sums[index] = counts, sums
+        """The state of shifted slots.
+
+        counts [N, COUNTS], sums [N, 2], tokens [N, T] and runs, memory [N, M].
+        """
+        self.counts[index], self.sums[index], self.memory[index] = counts, sums, memory
         self.targets[index, : targets.shape[1]] = targets
         self.runs[index] = runs

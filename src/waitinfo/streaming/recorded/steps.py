@@ -30,9 +30,10 @@ from waitinfo.streaming.recorded.memory import (
     TARGET,
     WRITTEN,
     DeviceState,
-    Side,
+    PagedSide,
 )
-from waitinfo.systems.base import PolicyState, Step, System
+from waitinfo.systems.base import System
+from waitinfo.systems.interface import NONE, PolicyState, Step
 from waitinfo.text.special import BOS, EOS, PAD
 
 # Rows of the tables that travel between host and device.
@@ -65,8 +66,8 @@ class Steps:
     guard: bool
     cuts_loops: bool
     state: DeviceState
-    source: Side
-    target: Side
+    source: PagedSide
+    target: PagedSide
 
     def encode(self, inputs: Tensor, out: Tensor, bounds: Bounds) -> None:
         """Encode source tokens: inputs [4, M] -> out [2, M], float64.
@@ -77,6 +78,8 @@ class Steps:
         model, state = self.model, self.state
         slot, at, tokens, repeats = inputs.long().unbind(0)
         state.repeats[slot, at + 1] = repeats.int()
+        if state.sources.shape[1]:
+            state.sources[slot, at] = tokens
         rows = PagedRows.at(slot, self.source.table.device[slot], at, BLOCK)
         place = CachePosition(rows, at[:, None], bounds.source)
         source = model.embed_source(tokens[:, None], place.at, state.source_positions)
@@ -99,19 +102,21 @@ class Steps:
         row = self._rows(inputs)
         inputs[3] %= RESTARTED
         ready = self._read_on(row, bounds.window)
-        step = self._step(row, bounds)
+        before = row.read
+        policy = self._policy(row)
+        step, logits = self._step(row, policy, bounds)
         following = self._embed(step.tokens, row.written + 1)
         info = torch.zeros_like(row.target_info)
         if following.info is not None:
             info = following.info[:, 0].double()
         looping = self._looping(row, step.tokens)
-        before, complete = row.read, row.complete
-        accepted = self.system.accept(row.policy(), step).to(complete.device)
+        complete = row.complete
+        accepted = self.system.accept(policy, step).to(complete.device)
         accepted, last, _, early = verdict(
             row.written, complete, step.tokens == EOS, accepted, looping, row.is_forced,
             row.refused, row.patience, self.guard, length_limit(before),
         )  # fmt: skip
-        finite = step.logits.amax(-1).isfinite()
+        finite = logits.amax(-1).isfinite()
         usable = ready & finite
         wrote, refused, last = usable & accepted, usable & ~accepted, usable & last
 
@@ -119,15 +124,18 @@ class Steps:
         row.written = row.written + wrote
         row.target_info = row.target_info + torch.where(wrote, info, 0.0)
         row.ended = row.ended | last
-        # A refused row needs at least one more source token for its next attempt.
-        row.least = torch.where(refused, before + 1, row.least)
+        if self.system.memory:
+            memory = self.system.remember(policy, step)
+            row.memory = torch.where(wrote[:, None], memory, row.memory)
+        # A refused row needs more source tokens for its next attempt.
+        waits = self.system.wait(policy, step) if self.system.waits else 1
+        row.least = torch.where(refused, before + waits, row.least)
         more = refused & (before < row.encoded)
         row.source_info = row.source_info + torch.where(more, self._source_info(row), 0.0)
         row.read = before + more
         self._store(row, wrote, step, following)
         flags = wrote * WROTE + last * LAST + (ready & ~finite) * BROKEN + looping * LOOPED
-        policy, limit = row.policy(), length_limit(row.read)
-        wanted = self.system.ready(policy)
+        wanted, limit = self.system.ready(self._policy(row)), length_limit(row.read)
         may = may_write(row.read, row.written, row.complete, row.least, wanted, limit) & ~row.ended
         tokens = torch.where(looping, EOS, step.tokens)
         columns = (before, row.read, flags + may * MAY_WRITE, tokens, info, row.target_info)
@@ -158,14 +166,14 @@ class Steps:
         ):
             kept[slot] = torch.where(final[:, None], before, after.to(kept.dtype))
 
-    def _rows(self, inputs: Tensor) -> _Row:
+    def _rows(self, inputs: Tensor) -> _Rows:
         state = self.state
         slot, length, encoded, flags = inputs[:4].long().unbind(0)
         fresh = (flags & RESTARTED).bool()[:, None]
         counts = torch.where(fresh, 0, state.counts[slot])
         sums = torch.where(fresh, 0.0, state.sums[slot])
         patience, forced, due = inputs[5:].long().unbind(0)
-        return _Row(
+        return _Rows(
             slot=slot,
             forced=forced,
             due=due,
@@ -184,6 +192,7 @@ class Steps:
             source_info=sums[:, SOURCE],
             target_info=sums[:, TARGET],
             carried=[torch.where(fresh, 0.0, carried[slot]) for carried in state.carried],
+            memory=torch.where(fresh, state.first_memory, state.memory[slot]),
         )
 
     def _next_info(self, slot: Tensor, fresh: Tensor) -> Tensor | None:
@@ -191,7 +200,7 @@ class Steps:
         info = self.state.next_info
         return None if info is None else torch.where(fresh, 1.0, info[slot])
 
-    def _read_on(self, row: _Row, window: int) -> Tensor:
+    def _read_on(self, row: _Rows, window: int) -> Tensor:
         """READ as far as needed or possible; [R] which rows may WRITE then.
 
         The policy is asked about all numbers of tokens within the window at once.
@@ -216,6 +225,9 @@ class Steps:
             source_info=totals.flatten(),
             target_info=spread(row.target_info),
         )
+        policy.asked = self._asked(
+            spread(row.slot), policy, row.memory.repeat_interleave(window, 0)
+        )
         wanted = self.system.ready(policy).view(reads.shape) | row.is_forced[:, None]
         least = torch.where(row.is_forced, row.due, row.least)[:, None]
         complete, limit = policy.complete.view(reads.shape), length_limit(reads)
@@ -230,7 +242,7 @@ class Steps:
         row.read = row.read + moved
         return ready
 
-    def _looping(self, row: _Row, tokens: Tensor) -> Tensor:
+    def _looping(self, row: _Rows, tokens: Tensor) -> Tensor:
         """[R] whether a token would go on with a loop; notes the runs with it."""
         state, periods = self.state, self.state.periods
         if not self.cuts_loops:
@@ -242,18 +254,54 @@ class Steps:
         most = state.repeats[row.slot, row.read][:, None]
         return is_loop(runs, periods, most).any(1) & ~row.is_forced
 
-    def _step(self, row: _Row, bounds: Bounds) -> Step:
-        """The best next token of every row, from the source it has read."""
-        model, read = self.model, row.read.clamp_min(1)
+    def _policy(self, row: _Rows) -> PolicyState:
+        """What the policy is asked about."""
+        counts = row.k, row.read, row.written, row.complete, row.source_info, row.target_info
+        policy = PolicyState(*counts)
+        policy.asked = self._asked(row.slot, policy, row.memory)
+        return policy
+
+    def _asked(self, slot: Tensor, policy: PolicyState, memory: Tensor) -> dict[str, Tensor]:
+        """What it asks about rows of these slots, besides counts."""
+        asked, state = {}, self.state
+        sides = ("source", state.sources, policy.read), ("target", state.targets, policy.written)
+        for side, tokens, counts in sides:
+            if side in self.system.asks:
+                places = torch.arange(tokens.shape[1], device=slot.device)
+                asked[side] = torch.where(places < counts[:, None], tokens[slot].long(), PAD)
+        if self.system.memory:
+            asked["memory"] = memory
+        return asked
+
+    def _step(self, row: _Rows, policy: PolicyState, bounds: Bounds) -> tuple[Step, Tensor]:
+        """The best next token of every row, from the source it has read; and all logits."""
+        model, asks, read = self.model, self.system.asks, row.read.clamp_min(1)
         info = None if row.info is None else row.info[:, None]
         target = Embedded(row.x[:, None], info, row.written[:, None])
+        asked: dict[str, Tensor] = {}
+        if "before" in asks:
+            # What this stores of the input in the caches, the step itself replaces.
+            earlier = self.system.earlier(policy).long()
+            shorter = earlier.clamp_min(1)
+            decoded = self._decode(row.slot, target, shorter, row.k, row.carried, bounds)
+            tokens = self._logits(decoded.states[:, 0]).argmax(-1)
+            asked["before"] = torch.where(earlier > 0, tokens, NONE)
         decoded = self._decode(row.slot, target, read, row.k, row.carried, bounds)
         states = decoded.states[:, 0]
-        logits = model.logits(states)
+        logits = self._logits(states)
+        tokens = torch.where(row.is_forced, row.forced, logits.argmax(-1))
+        for name, value in (("logits", logits), ("states", states)):
+            if name in asks:
+                asked[name] = value
+        if "attention" in asks:
+            asked["attention"] = decoded.attention()
+        return Step(tokens, decoded.extras, model.write_logits(states), asked), logits
+
+    def _logits(self, states: Tensor) -> Tensor:
+        logits = self.model.logits(states)
         for special in (PAD, BOS):
             logits[:, special] = -torch.inf
-        tokens = torch.where(row.is_forced, row.forced, logits.argmax(-1))
-        return Step(tokens, logits, decoded.extras, model.write_logits(states))
+        return logits
 
     def _decode(
         self,
@@ -287,6 +335,7 @@ class Steps:
             k.float(),
             read[:, None] if visible.dim() == 3 else None,
             carried,
+            weigh="attention" in self.system.asks,
         )
 
     def _memory(self, cache: PagedCache, table: Tensor, read: Tensor, bounds: Bounds) -> Memory:
@@ -301,14 +350,14 @@ class Steps:
         table = self.state.target_positions
         return self.model.embed_target(tokens[:, None], at[:, None], table)
 
-    def _source_info(self, row: _Row) -> Tensor:
+    def _source_info(self, row: _Rows) -> Tensor:
         """Info of the next source token of every row."""
         if self.model.source_info is None:
             return torch.zeros_like(row.source_info)
         place = row.read.clamp_max(self.state.info.shape[1] - 1)
         return self.state.info[row.slot, place].double()
 
-    def _store(self, row: _Row, wrote: Tensor, step: Step, following: Embedded) -> None:
+    def _store(self, row: _Rows, wrote: Tensor, step: Step, following: Embedded) -> None:
         state = self.state
         columns = [row.read, row.written, row.least, row.refused, row.ended.long()]
         state.counts[row.slot] = torch.stack(columns, 1)
@@ -318,8 +367,9 @@ class Steps:
             state.next_info[row.slot] = torch.where(wrote, following.info[:, 0], row.info)
         if row.runs_after is not None:
             state.runs[row.slot] = torch.where(wrote[:, None], row.runs_after, row.runs)
-            # Where nothing was written, the next token replaces this one.
-            state.targets[row.slot, row.written - wrote.long()] = step.tokens.int()
+        # Where nothing was written, the next token replaces this one.
+        state.targets[row.slot, row.written - wrote.long()] = step.tokens.int()
+        state.memory[row.slot] = row.memory
         if not state.carried:
             return
         after = _carried(step.extras)
@@ -335,7 +385,7 @@ def _carried(extras: list[AttentionReport | None]) -> Iterator[Tensor]:
 
 
 @dataclass
-class _Row:
+class _Rows:
     """The state of R rows; [R] each."""
 
     slot: Tensor
@@ -354,6 +404,7 @@ class _Row:
     source_info: Tensor
     target_info: Tensor
     carried: list[Tensor]
+    memory: Tensor  # [R, M] of the policy
     forced: Tensor  # the next token, or 0
     due: Tensor  # source tokens to read before it
     runs_after: Tensor | None = None  # runs with the token that was computed
@@ -365,8 +416,3 @@ class _Row:
     @property
     def complete(self) -> Tensor:
         return self.read == self.length
-
-    def policy(self) -> PolicyState:
-        return PolicyState(
-            self.k, self.read, self.written, self.complete, self.source_info, self.target_info
-        )

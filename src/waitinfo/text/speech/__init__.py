@@ -3,8 +3,7 @@
 `Speaker` changes the style of a line, `Windows` joins sentences, `Copies` adds both to a corpus.
 """
 
-from waitinfo.text.speech.copies import Copies
+from waitinfo.text.speech.copies import Copies, Windows
 from waitinfo.text.speech.speaker import PLAIN, Speaker, SpeechStyle, style_of
-from waitinfo.text.speech.windows import Windows
 
 __all__ = ["PLAIN", "Copies", "Speaker", "SpeechStyle", "Windows", "style_of"]

@@ -3,13 +3,112 @@
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.text.speech.errors import Lexicon, Recogniser
 from waitinfo.text.speech.marks import lower_without_punctuation
 from waitinfo.text.speech.numbers import READERS
+
+# Recognition errors: words mistaken for similar ones, cut short, left out or added. A word is
+# mistaken for one that sounds the same, or that differs in its ending. Which words these are
+# follows from the text itself (`Lexicon`): two words are confusable if they have the same key
+# without spelling differences that are not heard (German, English) or the ending (any language).
+
+
+# Spellings that sound alike, applied in order.
+SOUNDS = {
+    "de": [(r"ph|v|w(?=r)", "f"), (r"th|dt|d$", "t"), (r"b$", "p"), (r"g$", "k"), (r"ck|c|q", "k"),
+           (r"tz|z", "ts"), (r"chs|x", "ks"), (r"ieh?|ih", "i"), (r"äu|oi", "eu"),
+           (r"ai|ey|ay", "ei"), (r"äh?|eh", "e"), (r"(?<=[aouöü])h", ""), (r"y", "ü"), (r"ß", "s"),
+           (r"(.)\1", r"\1")],
+    "en": [(r"['’]", ""), (r"^kn|^gn", "n"), (r"^wr", "r"), (r"^wh", "w"), (r"ph", "f"),
+           (r"gh", ""), (r"ck|c(?![eiyh])|q", "k"), (r"c(?=[eiy])", "s"), (r"x", "ks"),
+           (r"e$", ""), (r"(?<=.)[aeiouyw]+", "a"), (r"(.)\1", r"\1")],
+}  # fmt: skip
+ENDINGS = {
+    "de": re.compile(r"(?<=...)(?:en|em|er|es|e|s|n|t|st|te|ten)$"),
+    "en": re.compile(r"(?<=...)(?:s|es|ed|d|ing|er|ly)$"),
+}
+ANY_ENDING = re.compile(r"(?<=....)\w{1,2}$")
+LITTLE_GERMAN = "und in die der das ist es ja so auf an zu da"
+LITTLE_ENGLISH = "and a the in to of it is that so at on"
+LITTLE = {"de": LITTLE_GERMAN.split(), "en": LITTLE_ENGLISH.split()}  # words that are added
+WORDS = 30_000  # most frequent words of a text that others are mistaken for
+NEIGHBOURS = 8  # at most, for a word
+
+
+class Lexicon:
+    """The words of a text, and for each the words it can be taken for."""
+
+    def __init__(self, texts: Iterable[str], language: str | None) -> None:
+        counts = Counter(word for text in texts for word in text.split())
+        self._sounds = [(re.compile(old), new) for old, new in SOUNDS.get(language or "", [])]
+        self._ending = ENDINGS.get(language or "", ANY_ENDING)
+        ranked = [word for word, _ in counts.most_common(WORDS) if word.isalpha()]
+        self._by_key: dict[str, list[str]] = defaultdict(list)
+        for word in ranked:
+            for key in self._keys(word):
+                if len(self._by_key[key]) <= NEIGHBOURS:
+                    self._by_key[key].append(word)
+        self._known: dict[str, list[str]] = {}
+        self.little = LITTLE.get(language or "", [word for word in ranked[:12] if len(word) < 5])
+
+    def _keys(self, word: str) -> set[str]:
+        sound = word
+        for old, new in self._sounds:
+            sound = old.sub(new, sound)
+        stem = self._ending.sub("", word)
+        return {f"sound {sound}", f"stem {stem}"} if self._sounds else {f"stem {stem}"}
+
+    def similar(self, word: str) -> list[str]:
+        """Words that this one can be mistaken for."""
+        if word not in self._known:
+            found = {w: None for key in sorted(self._keys(word)) for w in self._by_key.get(key, ())}
+            self._known[word] = [other for other in found if other != word]
+        return self._known[word]
+
+
+class Recogniser:
+    """Makes errors at a rate: the expected number of word edits, divided by the words."""
+
+    SUBSTITUTE, CUT, DROP = 0.55, 0.15, 0.2  # shares; the rest adds a word
+
+    def __init__(self, lexicon: Lexicon, rate: float, draw: random.Random) -> None:
+        self.lexicon, self.rate, self.random = lexicon, rate, draw
+
+    def mishear(self, words: list[str]) -> list[str]:
+        count = int(len(words) * self.rate + self.random.random())
+        if not count:
+            return words
+        places = self.random.sample(range(len(words)), min(count, len(words)))
+        heard: list[list[str]] = [[word] for word in words]
+        for place in places:
+            heard[place] = self._mistake(words[place])
+        result = [word for group in heard for word in group]
+        return result or words[:1]  # something was said
+
+    def _mistake(self, word: str) -> list[str]:
+        kind = self.random.random()
+        if kind < self.SUBSTITUTE:
+            similar = self.lexicon.similar(word)
+            return [self.random.choice(similar)] if similar else self._cut(word)
+        if kind < self.SUBSTITUTE + self.CUT:
+            return self._cut(word)
+        if kind < self.SUBSTITUTE + self.CUT + self.DROP or not self.lexicon.little:
+            return []
+        return [word, self.random.choice(self.lexicon.little)]
+
+    def _cut(self, word: str) -> list[str]:
+        """The end of a word is lost; of a short one, everything."""
+        if len(word) < 4:
+            return []
+        return [word[: self.random.randint(max(2, len(word) // 2), len(word) - 1)]]
+
+
+# Speech
 
 FILLERS = {
     "de": ("äh", "ähm", "äh", "ähm", "hm", "also", "ja", "sozusagen"),

@@ -1,0 +1,1 @@
+"""Text and corpora for experiments: `python -m experiments.corpora VERB`."""

@@ -1,0 +1,230 @@
+"""What policies decide from: the dial, the state of every stream, and the step just computed.
+
+Everything has one row for each of B streams. Rows are tensors, or on a CPU NumPy arrays where a
+policy's method is marked with `for_arrays`. A policy pays only for what it lists in `System.asks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from waitinfo.errors import WaitinfoError, number
+from waitinfo.model.attention import AttentionReport
+
+LONGEST = 100_000.0  # tokens that anything can lag behind
+NONE = -1  # `Step.before` where nothing was predicted
+COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
+
+# What a policy may ask for, besides counts, infos and the best token.
+OF_STATE = ("source", "target", "source_words", "target_words")
+OF_STEP = ("logits", "states", "attention", "before")
+ASKS = (*OF_STATE, *OF_STEP)
+
+
+@dataclass(frozen=True)
+class Dial:
+    """The latency dial of a system: the meaning and range of `--k`."""
+
+    name: str
+    default: float
+    minimum: float = 1.0
+    maximum: float = LONGEST
+    whole: bool = True  # accept only whole numbers
+    help: str = ""
+
+    def check(self, value: float) -> float:
+        value = number("k", value)
+        fits = math.isfinite(value) and self.minimum <= value <= self.maximum
+        if not fits or (self.whole and value != int(value)):
+            kind = "whole number" if self.whole else "number"
+            limits = f"from {self.minimum:g} to {self.maximum:g}"
+            if self.maximum == LONGEST and not value > LONGEST:
+                limits = f"of at least {self.minimum:g}"
+            raise WaitinfoError(f"k = {value:g}: {self.name} must be a {kind} {limits}")
+        return value
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def for_arrays(method: Method) -> Method:
+    """Mark a `ready` or `accept` that works on NumPy's arrays and numbers as on tensors.
+
+    It then uses only operators, indices, and what is named alike in both: `sum`, `mean`, `any`,
+    `argmax`, `cumsum` with the dimension as the first argument, and `lookup` and `largest` of this
+    module. For a few streams NumPy is several times as fast.
+    """
+    method.for_arrays = True  # type: ignore[attr-defined]
+    return method
+
+
+def lookup(table: np.ndarray, tokens: Tensor) -> Tensor:
+    """`table[tokens]` of the same kind as the tokens, [...]: a property of every token id."""
+    if isinstance(tokens, Tensor):
+        return _on_device(_Table(table), tokens.device)[tokens.long()]
+    return table[tokens]
+
+
+def largest(values: Tensor) -> Tensor:
+    """The largest along the last dimension: [..., N] -> [...]."""
+    return values.amax(-1) if isinstance(values, Tensor) else values.max(-1)
+
+
+class _Table:
+    """A table as the key of a cache: arrays themselves cannot be compared."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.table = table
+
+    def __hash__(self) -> int:
+        return id(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Table) and other.table is self.table
+
+
+@lru_cache(maxsize=64)
+def _on_device(key: _Table, device: torch.device) -> Tensor:
+    return torch.from_numpy(key.table).to(device)
+
+
+class _Asked:
+    """Fields that are there only for a policy that asks for them, in the mapping `asked`."""
+
+    kind: ClassVar[str]
+    asked: Mapping[str, Any] | None
+
+    def _get(self, name: str) -> Any:
+        if self.asked is None or name not in self.asked:
+            raise WaitinfoError(
+                f"{self.kind}.{name}: the policy does not ask for it; add '{name}' to its asks"
+            )
+        return self.asked[name]
+
+    def _tensors(self) -> dict[str, Any]:
+        return {name: as_tensor(value) for name, value in (self.asked or {}).items()}
+
+
+def as_tensor(value: Any) -> Any:
+    """An array as a tensor on the host; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as a NumPy array; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+@dataclass
+class PolicyState(_Asked):
+    """The state of B streams, from which a policy decides."""
+
+    kind: ClassVar[str] = "state"
+
+    k: Tensor  # [B] float64, the dial
+    read: Tensor  # [B] source tokens read, including end-of-sentence once it is read
+    written: Tensor  # [B] target tokens written
+    complete: Tensor  # [B] whether the whole source has been read
+    source_info: Tensor  # [B] float64, total info of the tokens read
+    target_info: Tensor  # [B] float64, total info of the tokens written
+    asked: Mapping[str, Any] | None = None
+
+    @property
+    def source(self) -> Tensor:
+        """[B, S] ids of the tokens read, padded on the right with 0."""
+        return self._get("source")
+
+    @property
+    def target(self) -> Tensor:
+        """[B, T] ids of the tokens written, padded on the right with 0."""
+        return self._get("target")
+
+    @property
+    def source_words(self) -> list[list[str]]:
+        """B lists of the words read; the last one may not be complete."""
+        return self._get("source_words")
+
+    @property
+    def target_words(self) -> list[list[str]]:
+        """B lists of the words written; the last one may not be complete."""
+        return self._get("target_words")
+
+    @property
+    def memory(self) -> Tensor:
+        """[B, M] float64: what `remember` returned at the last WRITE, at first `System.memory`."""
+        return self._get("memory")
+
+    def tensors(self) -> PolicyState:
+        """The same rows as tensors."""
+        counts = {name: as_tensor(getattr(self, name)) for name in COUNTS}
+        return PolicyState(**counts, asked=self._tensors())
+
+
+@dataclass(frozen=True)
+class Step(_Asked):
+    """The next tokens of B streams, computed but not yet written."""
+
+    kind: ClassVar[str] = "step"
+
+    tokens: Tensor  # [B] the best token
+    extras: list[AttentionReport | None] = field(default_factory=list)  # of cross-attention
+    write: Tensor | None = None  # [B] log-odds of WRITE, if the model has a head for it
+    asked: Mapping[str, Any] | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """[B, V] scores of all tokens; those that are never written have -inf."""
+        return self._get("logits")
+
+    @property
+    def states(self) -> Tensor:
+        """[B, d] states of the decoder, of which the logits are made."""
+        return self._get("states")
+
+    @property
+    def attention(self) -> Tensor:
+        """[B, L, H, S] weights of plain cross-attention by layer and head; 0 at unread tokens."""
+        return self._get("attention")
+
+    @property
+    def before(self) -> Tensor:
+        """[B] the best token if only `System.earlier` source tokens had been read; NONE for 0."""
+        return self._get("before")
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """[B, V] softmax of the logits, in float32 or better."""
+        logits: Any = self.logits
+        if isinstance(logits, np.ndarray):
+            shares = np.exp(logits - logits.max(-1, keepdims=True))
+            return shares / shares.sum(-1, keepdims=True)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+
+    @cached_property
+    def probability(self) -> Tensor:
+        """[B] that of the most probable token."""
+        return largest(self.probabilities)
+
+    def tensors(self) -> Step:
+        """The same step in tensors on the host."""
+        write = None if self.write is None else as_tensor(self.write)
+        return Step(as_tensor(self.tokens), self.extras, write, self._tensors())
+
+    def arrays(self) -> Step:
+        """The same step in NumPy arrays."""
+        write = None if self.write is None else as_array(self.write)
+        asked = {name: as_array(value) for name, value in (self.asked or {}).items()}
+        return Step(as_array(self.tokens), self.extras, write, asked)

@@ -1,0 +1,132 @@
+"""Weights as integers, prepared inputs of their products, and that every way computes the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import tiny_config
+from tests.integers import FOUND, NEEDS_KERNELS
+from waitinfo.model import Transformer
+from waitinfo.model.integers import matrix as products
+from waitinfo.model.integers.matrix import IntegerLinear
+from waitinfo.model.integers.packing import (
+    CENTER,
+    CENTER_STEP,
+    REPEATED,
+    REPEATS,
+    Preparation,
+    Rounding,
+    dequantize,
+    measure_inputs,
+    quantize,
+)
+from waitinfo.model.native import KINDS, NativeMatrix
+from waitinfo.model.native.library import Library
+
+
+def test_rounding_error_is_at_most_half_a_step() -> None:
+    torch.manual_seed(0)
+    weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
+               "b": torch.randn(7)}  # fmt: skip
+    stored = quantize(weights)
+    assert stored["m"].dtype == torch.int8 and torch.equal(stored["b"], weights["b"])
+    back = dequantize(stored)
+    assert back.keys() == weights.keys()
+    step = weights["m"].abs().amax(1, keepdim=True) / 127
+    assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
+    # By hand: the largest value is 127 steps, a third of it is 42.
+    assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
+
+
+def prepared(center: list[float], repeated: list[int]) -> Preparation:
+    return Preparation(torch.tensor(center), torch.tensor(repeated, dtype=torch.int32))
+
+
+def test_by_hand() -> None:
+    """Inputs 5, 11 and 1 less 1 are 4, 10 and 0; the second comes three times, so 4 is largest."""
+    how = prepared([1.0, 1.0, 1.0], [1, 1])
+    assert how.share.tolist() == pytest.approx([1, 1 / 3, 1])
+    assert how.before.tolist() == [127, 254]
+    whole, largest = Rounding(how)(torch.tensor([[5.0, 11.0, 1.0], [1.0, -11.0, 0.0]]), 1e-30)
+    # 10 is 317.5 steps of 4 / 127, to even 318 = 127 + 127 + 64; -12 is all that three bytes hold.
+    assert whole.tolist() == [[127, 127, 0, 127, 64], [0, -127, -32, -127, -127]]
+    assert largest.flatten().tolist() == [4, 4]
+
+
+rows_of_inputs = st.tuples(
+    st.integers(1, 70), st.integers(1, 40), st.integers(0, 8), st.integers(0, 10**6)
+)
+
+
+@given(rows_of_inputs)
+def test_a_product_is_near_that_of_float64(sizes: tuple[int, int, int, int]) -> None:
+    """Off by at most half a step in every input, also where few inputs are by far the largest."""
+    outputs, inputs, repeats, seed = sizes
+    torch.manual_seed(seed)
+    how = draw(inputs, repeats)
+    stored = quantize({"w": torch.randn(outputs, inputs)})
+    weight, scale, bias = stored["w"], stored["w:scale"], torch.randn(outputs)
+    x = how.center + torch.randn(5, inputs) / how.share
+    found = IntegerLinear(weight, scale, bias, prepared=how)(x)
+    matrix = weight.double() * scale.double()[:, None]
+    right = x.double() @ matrix.t() + bias.double()
+    step = ((x - how.center) * how.share).abs().amax(1, True).double() / 127
+    allowed = step / 2 * matrix.abs().sum(1) + 1e-4 * (1 + right.abs())
+    assert ((found - right).abs() <= allowed).all()
+
+
+def draw(inputs: int, repeats: int) -> Preparation:
+    some = torch.randint(0, inputs, (min(repeats, inputs),), dtype=torch.int32)
+    return Preparation((torch.randn(inputs) * 3 / CENTER_STEP).round() * CENTER_STEP, some)
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs", "repeats"), [(5, 3, 2), (70, 18, 4), (130, 384, 9)])
+def test_kernels_give_the_bits_of_torch(
+    kind: str, outputs: int, inputs: int, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        code = Library(FOUND[-1], kind)
+    except ValueError:
+        pytest.skip(f"this CPU has no {kind}")
+    monkeypatch.setattr(products, "find_kernels", lambda: None)
+    torch.manual_seed(inputs)
+    how = draw(inputs, repeats)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    plain = IntegerLinear(weight, torch.rand(outputs), torch.randn(outputs), prepared=how)
+    x = how.center + torch.randn(200, inputs) / how.share * 10 ** torch.randn(200, 1)
+    x[0], x[1], x[2, 0] = how.center, 0, torch.nan
+    native = NativeMatrix(code, weight, plain.factor, plain.bias, False, how)
+    found, right = native(x), plain(x)
+    numbers = [0, 1, *range(3, 200)]
+    assert torch.equal(found[numbers], right[numbers])
+    assert found[2].isnan().all() and torch.equal(native(x[5:6])[0], found[5])
+    best, value, scores = native.best(x[3:].numpy(), torch.tensor([]).int().numpy(), True)
+    assert (scores == found[3:].numpy()).all()
+    assert (best == found[3:].argmax(1).numpy()).all()
+    assert (value == found[3:].amax(1).numpy()).all()
+
+
+def test_measured_inputs() -> None:
+    """An input that a norm makes large in all rows is centered and comes again."""
+    torch.manual_seed(1)
+    model = Transformer(tiny_config(norm="post")).eval()
+    norm = model.encoder_layers[0].around_attention.norm
+    norm.bias.data[3], norm.weight.data[5] = 40.0, 30.0
+    found = measure_inputs(model)
+    name = "encoder_layers.0.feed_forward.inner.weight"
+    assert abs(found[name + CENTER][3] - 40) < 2 and abs(found[name + CENTER][5]) < 20
+    assert found[name + REPEATED].tolist() == [5] * REPEATS
+    units = found[name + CENTER] / CENTER_STEP
+    assert torch.equal(units, units.round())
+    assert all(not module._forward_pre_hooks for module in model.modules())
+    matrices = {key.removesuffix(CENTER) for key in found if key.endswith(CENTER)}
+    layers = {name for name in model.weights() if "_layers." in name and name.endswith("weight")}
+    products = {name for name in layers if "norm" not in name and "forward.out" not in name}
+    assert matrices == products | {"source_embedding.weight" if model.config.joint else
+                                   "target_embedding.weight"}  # fmt: skip
+    assert measure_inputs(Transformer(tiny_config(cross_attention="mma")).eval()) == {}
