@@ -15,11 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.pieces import PieceFile
-from waitinfo.importing.published import Array, Published, special_rows
+from waitinfo.importing.published import NEVER, Array, Published, special_rows
+from waitinfo.model.layers import sinusoids
 from waitinfo.text.languages import Languages
+from waitinfo.text.special import UNK
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
 TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
@@ -82,15 +85,13 @@ def read(folder: Path) -> Published:
 
 def _cover(weights: dict[str, Array], size: int) -> None:
     """Give pieces that only the tokenizer has the embedding of unknown words; none is written."""
-    from waitinfo.text.special import UNK
-
     embedding, bias = weights["source_embedding.weight"], weights["output_bias"]
     missing = size - len(embedding)
     if missing > 0:
         weights["source_embedding.weight"] = np.concatenate(
             [embedding, np.repeat(embedding[[UNK]], missing, 0)]
         )
-        weights["output_bias"] = np.concatenate([bias, np.full(missing, -1e9, bias.dtype)])
+        weights["output_bias"] = np.concatenate([bias, np.full(missing, NEVER, np.float32)])
 
 
 def _arrays(path: Path) -> dict[str, Array]:
@@ -183,11 +184,10 @@ class _Weights:
             ("layernorm_embedding/gamma", "a norm of embeddings"),
             ("layer_0/self_attention/relative_position_keys", "relative positions"),
             ("layer_0/self_attention/rotary_dim", "rotary positions"),
-            ("layer_0/self_attention/layer_norm/beta", ""),
         ):  # fmt: skip
             for side in ("encoder", "decoder"):
                 found = self.arrays.get(f"{side}/{name}")
-                if reason and found is not None and (found.ndim or int(found)):
+                if found is not None and (found.ndim or int(found)):
                     raise WaitinfoError(f"{self.path}: {reason} cannot be imported")
         activation = self.flag("decoder/activation")
         if activation not in ACTIVATIONS:
@@ -210,7 +210,24 @@ class _Weights:
             "activation": ACTIVATIONS[activation],
             "output_bias": True,
             "epsilon": EPSILON,
+            "positions": self.positions(),
         }
+
+    def positions(self) -> str:
+        """The kind of sinusoids that the stored table has."""
+        for side in ("encoder", "decoder"):
+            if (name := f"{side}/position_encodings/encodings") not in self.arrays:
+                raise WaitinfoError(f"{self.path}: no table of positions; others cannot be read")
+            table = torch.from_numpy(self.arrays[name].astype(np.float32))
+            at = torch.arange(len(table))[None]
+            for kind in ("closed", "open"):
+                if torch.allclose(sinusoids(at, table.shape[1], kind == "closed")[0], table,
+                                  atol=1e-3):  # fmt: skip
+                    found = kind
+                    break
+            else:
+                raise WaitinfoError(f"{self.path}: positions that are learned cannot be imported")
+        return found
 
     def all(self, encoder_layers: int, decoder_layers: int) -> dict[str, Array]:
         embedding = self.array("decoder/embeddings/weight")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from waitinfo.text.special import BOS, EOS, SPECIALS, UNK
 from waitinfo.text.tokenizer import Vocabulary
 
 Array = NDArray[Any]
-Get = Callable[[str], Array]
+NEVER = -1e4  # the bias of tokens that are never written
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,13 @@ class Published:
 def special_rows(matrix: Array, order: list[int], eos: int, unk: int, start: int | None) -> Array:
     """The rows of a published embedding or bias in our order: special tokens, then `order`.
 
-    start: the row of the first decoder input; None: zeros.
+    start: the row of the first decoder input; None: zeros. A bias lets no special token but the end
+    be written.
     """
+    if matrix.ndim == 1:
+        first = np.array([NEVER] * SPECIALS, np.float32)
+        first[EOS] = matrix[eos]
+        return np.concatenate([first, matrix[order].astype(np.float32)])
     rows = np.zeros((SPECIALS + len(order), *matrix.shape[1:]), matrix.dtype)
     rows[SPECIALS:] = matrix[order]
     rows[EOS], rows[UNK] = matrix[eos], matrix[unk]

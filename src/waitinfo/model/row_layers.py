@@ -45,6 +45,7 @@ def fusible(model: Transformer) -> bool:
     config = model.config
     return (
         model.dtype in DTYPES
+        and config.usual
         and config.cross_attention == CrossAttention.name
         and config.width // config.heads in PAGED_WIDTHS
         and _kernels() is not None
