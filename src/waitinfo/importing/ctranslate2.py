@@ -108,6 +108,8 @@ def _arrays(path: Path) -> dict[str, Array]:
         nonlocal at
         length = number("H")
         at += length
+        if at > len(data):
+            raise ValueError
         return data[at - length : at - 1].decode()
 
     try:
@@ -186,8 +188,8 @@ class _Weights:
             ("layer_0/self_attention/rotary_dim", "rotary positions"),
         ):  # fmt: skip
             for side in ("encoder", "decoder"):
-                found = self.arrays.get(f"{side}/{name}")
-                if found is not None and (found.ndim or int(found)):
+                array = self.arrays.get(f"{side}/{name}")
+                if array is not None and (array.ndim or int(array)):
                     raise WaitinfoError(f"{self.path}: {reason} cannot be imported")
         activation = self.flag("decoder/activation")
         if activation not in ACTIVATIONS:
@@ -196,8 +198,8 @@ class _Weights:
         if not self.flag("encoder/scale_embeddings", 1):
             raise WaitinfoError(f"{self.path}: embeddings that are not scaled cannot be imported")
         layers = {
-            side: 1 + max(int(found[1]) for name in self.arrays
-                          if (found := re.match(rf"{side}/layer_(\d+)/", name)))
+            side: 1 + max(int(match[1]) for name in self.arrays
+                          if (match := re.match(rf"{side}/layer_(\d+)/", name)))
             for side in ("encoder", "decoder")
         }  # fmt: skip
         return {

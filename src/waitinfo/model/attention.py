@@ -123,10 +123,10 @@ class SelfAttention(nn.Module):
 
 
 class RecurrentUnit(nn.Module):
-    """In the place of a decoder's self-attention: a simpler simple recurrent unit (Kim et al., 2019).
+    """In the place of a decoder's self-attention: the SSRU of Kim et al. (2019).
 
-    c_t = f_t c_t-1 + (1 - f_t) W x_t with f_t = sigmoid(W_f x_t + b_f); its output is relu(c_t). All
-    that it knows of earlier positions is one vector, where attention keeps keys and values of each.
+    c_t = f_t c_t-1 + (1 - f_t) W x_t with f_t = sigmoid(W_f x_t + b_f); its output is relu(c_t).
+    All that it knows of earlier positions is one vector; attention keeps keys and values of each.
     """
 
     def __init__(self, width: int) -> None:
@@ -143,9 +143,7 @@ class RecurrentUnit(nn.Module):
         if not isinstance(cache, StateCache) or position is None:
             return F.relu(torch.stack(self._states(forget, fresh, torch.zeros_like(x[:, 0])), 1))
         first = position.at[:, 0]
-        states = torch.stack(
-            self._states(forget, fresh, cache.before(position.rows, first)), 1
-        )
+        states = torch.stack(self._states(forget, fresh, cache.before(position.rows, first)), 1)
         # Padding is behind the positions of a row, and not at the place that would come next.
         follows = position.at == first[:, None] + torch.arange(x.shape[1], device=x.device)
         count = follows.long().cumprod(1).sum(1)

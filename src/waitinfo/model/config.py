@@ -75,6 +75,9 @@ class ModelConfig:
                 f"model.joint true: source_vocabulary {self.source_vocabulary} and "
                 f"target_vocabulary {self.target_vocabulary} must be equal"
             )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         if self.first_position < 0:
             raise WaitinfoError(f"model.first_position {self.first_position}: must be 0 or more")
         if not 0 < self.epsilon < 1:

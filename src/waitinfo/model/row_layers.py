@@ -139,7 +139,8 @@ class RowLayers:
         layers = zip(self.model.decoder_layers, caches, memories, strict=True)
         for layer, cache, memory in layers:
             layer = cast("DecoderLayer", layer)
-            self._attend(stream, layer.attention, layer.around_attention, info, place, cache)
+            attention = cast("SelfAttention", layer.attention)
+            self._attend(stream, attention, layer.around_attention, info, place, cache)
             queries = stream.into(layer.around_cross, layer.cross.queries)
             mixed = self.kernels.attend_rows(
                 queries, memory, source.table, place.slot, source.seen,

@@ -75,7 +75,9 @@ class Decoded:
         found = [report.weights for report in self.extras if report is not None]
         every: Any = slice(None) if last is None else range(len(last))
         chosen: Any = -1 if last is None else list(last)
-        return torch.stack([weights[every, :, chosen] for weights in found if weights is not None], 1)
+        return torch.stack(
+            [weights[every, :, chosen] for weights in found if weights is not None], 1
+        )
 
 
 class Transformer(nn.Module):

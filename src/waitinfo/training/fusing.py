@@ -43,7 +43,8 @@ def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> Callable[[]
         elif isinstance(module, FeedForward) and module.activate is linear_relu:
             module.activate = _linear_relu
         if isinstance(module, EncoderLayer | DecoderLayer):
-            _join(module.around_attention, module.attention.out)
+            if isinstance(module.attention, SelfAttention):
+                _join(module.around_attention, module.attention.out)
             _join(module.around_feed_forward, module.feed_forward.out)
         if isinstance(module, DecoderLayer):
             _join(module.around_cross, module.cross.out)

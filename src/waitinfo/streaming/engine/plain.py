@@ -21,9 +21,6 @@ from waitinfo.systems.interface import PolicyState, Step
 from waitinfo.text.special import BOS, EOS, PAD
 
 
-ENDS = True
-
-
 class TorchBackend(HostBackend):
     """One cache row for each slot.
 
@@ -31,8 +28,9 @@ class TorchBackend(HostBackend):
     once; for a system that does not wait for it, it encodes what was read, as if the source ended
     there, once for each prefix that a token is computed from, for all streams together. What was
     written is then computed again too. So a stream's next token is always the one of a sentence
-    that consists of what was read, after what was written. The decoder's next input is embedded when its token is chosen,
-    since its info is needed then.
+    that consists of what was read, after what was written.
+
+    The decoder's next input is embedded when its token is chosen, since its info is needed then.
     """
 
     name = "torch"
@@ -134,7 +132,7 @@ class TorchBackend(HostBackend):
     def _sentence(self, slot: int, read: int) -> Numbers:
         """What a slot has read, as a sentence of its own."""
         tokens = self.slots.sources[slot, :read]
-        return tokens if not ENDS or tokens[-1] == EOS else np.append(tokens, EOS)
+        return tokens if tokens[-1] == EOS else np.append(tokens, EOS)
 
     def _block(self, parts: Sequence[Numbers], starts: list[int]) -> tuple[Tensor, Tensor]:
         """Tokens to encode and their positions: [R, T] each.
@@ -293,9 +291,9 @@ class TorchBackend(HostBackend):
         real = at <= lengths[:, None]
         tokens = np.where(real & (at > 0), slots.targets[rows, : width + 1][:, at - 1], PAD)
         tokens[:, 0] = BOS
-        places = np.where(real, at, len(self.target_positions) - 1)
         inputs = self._embed(
-            torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(places)
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(np.where(real, at, len(self.target_positions) - 1)),
         )
         index, every = torch.from_numpy(rows), torch.arange(len(rows))
         self.next_x[index] = inputs.x[every, lengths]
