@@ -26,7 +26,7 @@ TRAINED = [name for name in SYSTEMS if not issubclass(SYSTEMS[name], Policy)]
 
 
 def recorded_engine(*given: Any, reserved: int = 64, **options: Any) -> Engine:
-    """The engine for GPUs, which runs unrecorded without one."""
+    """An engine with the backend for GPUs, which runs unrecorded without one."""
     backend = partial(RecordedBackend, reserved=reserved)
     return Engine(*given, backend=backend, **options)
 

@@ -149,7 +149,7 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
 
 
 def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine for GPUs begins windows in the same way."""
+    """The backend for GPUs begins windows in the same way."""
     monkeypatch.setattr(
         "waitinfo.streaming.translator.new_engine",
         lambda *given: recorded_engine(*given[:6]),

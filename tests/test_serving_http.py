@@ -7,6 +7,7 @@ import socket as sockets
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -23,6 +24,8 @@ from tests.serving import (
     until,
     wait_for,
 )
+from tests.streams import toy_model
+from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
 from waitinfo.serving.settings import Settings
@@ -286,3 +289,19 @@ def test_no_message_holds_the_event_loop(server: Running, message: str) -> None:
         while receive(socket)["type"] not in ("stats", "ended"):
             pass
     assert watchdog.longest < 0.05, watchdog.step
+
+
+def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator(toy_model("wait-k"), streams=3)
+    engine, used = translator._scheduler.engine, set()
+    advance = engine.advance
+
+    def noted(*arguments: Any) -> Any:
+        used.update(np.flatnonzero(engine.state.active).tolist())
+        return advance(*arguments)
+
+    monkeypatch.setattr(engine, "advance", noted)
+    plain = Translator(toy_model("wait-k"), streams=3).translate("ba be bi.")
+    translator.warm_up()
+    assert used == {0, 1, 2} and translator.open_streams == 0
+    assert translator.translate("ba be bi.") == plain

@@ -88,9 +88,10 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
     @app.exception_handler(Refusal)
     async def refused(_: Request, refusal: Refusal) -> JSONResponse:
         hub.refuse(refusal)
-        return JSONResponse(
-            {"error": refusal.message}, refusal.status, headers=retry_header(refusal)
-        )
+        headers = retry_header(refusal)
+        if refusal.status == 413:  # what is left of the body is not read
+            headers["Connection"] = "close"
+        return JSONResponse({"error": refusal.message}, refusal.status, headers=headers)
 
     @app.exception_handler(Gone)
     async def gone(_: Request, __: Gone) -> Response:

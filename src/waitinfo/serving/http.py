@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 RESERVE = 160  # file descriptors kept for accepting and refusing, for files and libraries
 ACCEPTED = 64  # connections that asyncio accepts before any of them can be refused
+PORTION = 1 << 16  # bytes read at a time
 LINGER = 1.0  # seconds in which a client can hear that it is refused
 TOO_MANY = b'{"error": "too many connections"}'
 REFUSAL = (
@@ -136,6 +137,8 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._phase: tuple[str, int] | None = None
         self._handed_on = self._refused = False
+        if hasattr(transport, "max_size"):
+            transport.max_size = PORTION
         self._address = self.client[0] if self.client else ""
         # Descriptors are given lowest first: a high one says how many are in use.
         scarce = transport.get_extra_info("socket").fileno() >= self._hub.descriptors

@@ -59,7 +59,7 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
-        self.reading = asyncio.Lock()  # of whoever works on a large request
+        self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
         self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
@@ -218,4 +218,8 @@ class Plan:
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options,
         )  # fmt: skip
+        for served in models:  # nobody is served before: so /readyz means that it is fast
+            served.translator.warm_up()
+            size = served.translator.bytes_per_stream
+            log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
         return Hub(models, self.limits, Keys(self.keys), metrics)

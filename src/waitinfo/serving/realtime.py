@@ -68,6 +68,14 @@ _events: TypeAdapter[Any] = TypeAdapter(
 )
 
 
+def parse(value: Any) -> Update | Append | AppendAudio | Close:
+    """An event of a client."""
+    try:
+        return _events.validate_python(value)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        raise Malformed(explain(error)) from None
+
+
 class RealtimeConnection(Connection):
     subprotocols: ClassVar[tuple[str, ...]] = ("realtime",)
 
@@ -98,11 +106,7 @@ class RealtimeConnection(Connection):
         value = parse_json(text)
         named = value.get("event_id") if isinstance(value, dict) else None
         self._cause = named if isinstance(named, str) else None
-        try:
-            event = _events.validate_python(value)
-        except ValidationError as error:
-            raise Malformed(explain(error)) from None
-        match event:
+        match parse(value):
             case Append(text=words):
                 return await live.text(words)
             case Update(session=session):

@@ -26,11 +26,14 @@ from waitinfo.text.scripts import UNSPACED, longest_word
 
 router = APIRouter()
 
+RATE = 4e6  # bytes of large bodies that are taken in a second, all together
+REST = 6.0  # times as long as a large request took, no other one is worked on
+LONGEST_REST = 2.0  # seconds
 FIELDS = 1_000  # of a form
 SMALL = 1 << 15  # characters that are worked on at once
 SLICE = 1 << 16  # characters counted at a time
 STEP = 100  # pieces of a document
-PUSHED = 1_000  # characters of a line that a round takes in
+PUSHED = 300  # characters of a line that a round takes in
 GUESSED = 10_000  # characters that tell the language of a text
 APART = re.compile(r"[\x00-\x1f\x7f-\x9f]+")  # control characters separate words
 LINE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f][^\n]*")  # from its first letter on
@@ -119,14 +122,18 @@ def _body_of(model: str) -> dict[str, Any]:
 async def translate(request: Request) -> TranslateResponse:
     """Translate a text or a list of texts."""
     hub: Hub = request.app.state.hub
-    asked = await _read(request, hub, TranslateRequest)
+    body = await _body(request, hub)
+    return await _while_wanted(request, _translation(hub, request, body))
+
+
+async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResponse:
+    kind = request.headers.get("content-type", "")
+    asked = await _read(hub, kind, body, TranslateRequest)
     client = hub.admit(request, asked.api_key)
     served = _choose(hub, asked)
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    if len(texts) > hub.settings.texts:
-        raise Refusal(413, "size", f"q: a request may have {hub.settings.texts} texts")
     served.translator.check_dial(asked.k)
-    found = await _while_wanted(request, Work(hub, client, served, texts, asked).run())
+    found = await Work(hub, client, served, texts, asked).run()
     several = isinstance(asked.q, list)
     guesses: list[Guess] = []
     if asked.source == "auto":  # the model's own, with how likely that is
@@ -159,7 +166,8 @@ async def languages(request: Request) -> list[Language]:
 async def detect(request: Request) -> list[Guess]:
     """The languages that a text may be in, the likeliest first."""
     hub: Hub = request.app.state.hub
-    asked = await _read(request, hub, DetectRequest)
+    kind = request.headers.get("content-type", "")
+    asked = await _read(hub, kind, await _body(request, hub), DetectRequest)
     hub.admit(request, asked.api_key)
     text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
     found = await asyncio.to_thread(_guesses, hub, text)
@@ -232,33 +240,43 @@ async def models(request: Request) -> list[dict[str, Any]]:
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
-async def _read(request: Request, hub: Hub, kind_of: type[Asked]) -> Asked:
-    """The body of a request: JSON or a form."""
-    body = await _body(request, hub.settings.request_size)
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
-
-    def parse() -> Asked:
-        try:
-            values = _values(kind.strip().lower(), parameters, body)
-            if isinstance(given := values.get("q"), list) and len(given) > hub.settings.texts:
-                raise Refusal(413, "size", f"q: a request may have {hub.settings.texts} texts")
-            return kind_of.model_validate(values)
-        except ValidationError as error:
-            raise Malformed(explain(error)) from None
-        except ValueError:
-            raise Malformed("the body cannot be read; send UTF-8") from None
-
+async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked:
+    """The fields of a body, read on a thread if they are many."""
+    texts = hub.settings.texts
     async with _turn(hub, len(body)):
-        return parse() if len(body) < SMALL else await asyncio.to_thread(parse)
+        if len(body) < SMALL:
+            return parse_fields(kind, body, kind_of, texts)
+        return await asyncio.to_thread(lambda: parse_fields(kind, body, kind_of, texts))
 
 
-async def _body(request: Request, largest: int) -> bytes:
+def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> Asked:
+    """The fields of a body: JSON or a form."""
+    kind, _, parameters = kind.partition(";")
+    try:
+        values = _values(kind.strip().lower(), parameters, body)
+        if isinstance(given := values.get("q"), list) and len(given) > texts:
+            raise Refusal(413, "size", f"q: a request may have {texts} texts")
+        return kind_of.model_validate(values)
+    except ValidationError as error:
+        raise Malformed(explain(error)) from None
+    except ValueError:
+        raise Malformed("the body cannot be read; send UTF-8") from None
+
+
+async def _body(request: Request, hub: Hub) -> bytes:
+    """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
+    largest = hub.settings.request_size
     body = bytearray()
     try:
+        if int(request.headers.get("content-length", "0")) > largest:
+            raise Refusal(413, "size", f"a request may have {largest:,} bytes")
         async for part in request.stream():
             body += part
             if len(body) > largest:
                 raise Refusal(413, "size", f"a request may have {largest:,} bytes")
+            if len(body) > SMALL:
+                async with hub.receiving:
+                    await asyncio.sleep(len(part) / RATE)
     except ClientDisconnect:
         raise Gone from None
     return bytes(body)
@@ -295,13 +313,17 @@ def _parts(parameters: str, body: bytes) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
-    """Whoever has a large request waits until the one before has been read."""
+    """Large requests are worked on one at a time, and most of the time none is."""
     if size < SMALL:
         yield
         return
-    async with hub.reading:
+    loop = asyncio.get_running_loop()
+    await hub.reading.acquire()
+    began = loop.time()
+    try:
         yield
-        await asyncio.sleep(0)
+    finally:
+        loop.call_later(min(REST * (loop.time() - began), LONGEST_REST), hub.reading.release)
 
 
 def _choose(hub: Hub, asked: TranslateRequest) -> Served:
@@ -316,7 +338,9 @@ def _choose(hub: Hub, asked: TranslateRequest) -> Served:
 # Translating
 
 
-async def _while_wanted(request: Request, work: Coroutine[Any, Any, list[str]]) -> list[str]:
+async def _while_wanted(
+    request: Request, work: Coroutine[Any, Any, TranslateResponse]
+) -> TranslateResponse:
     """The result of some work, which ends if the client leaves."""
 
     async def leave() -> None:

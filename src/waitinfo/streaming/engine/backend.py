@@ -54,6 +54,9 @@ class Backend(ABC):
     def nbytes(self) -> int:
         """Memory of all caches."""
 
+    def take_memory(self) -> None:  # noqa: B027 (a device has it from the beginning)
+        """Take all memory now that the system would give as it is used. No slot is open."""
+
     @abstractmethod
     def release(self, slot: int) -> None:
         """Forget the source and target of a slot."""
