@@ -17,13 +17,16 @@ from waitinfo.streaming.recorded import RecordedBackend, recordable
 from waitinfo.systems import SYSTEMS, Dial, System, build_system
 from waitinfo.systems.mma import MonotonicAttention
 from waitinfo.systems.moe_wait_k import ExpertAttention
+from waitinfo.systems.policy import Policy
 from waitinfo.text.special import EOS
 
 EngineKind = Callable[..., Engine]
+# Systems with a training of their own; the others are trained as multipath is.
+TRAINED = [name for name in SYSTEMS if not issubclass(SYSTEMS[name], Policy)]
 
 
 def recorded_engine(*given: Any, reserved: int = 64, **options: Any) -> Engine:
-    """The engine for GPUs, which runs unrecorded without one."""
+    """An engine with the backend for GPUs, which runs unrecorded without one."""
     backend = partial(RecordedBackend, reserved=reserved)
     return Engine(*given, backend=backend, **options)
 

@@ -131,7 +131,7 @@ def test_every_kind_of_attention_continues(system: str) -> None:
     ],
 )
 def test_every_policy_continues(system: str, k: float) -> None:
-    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=4, k=k) > 1
+    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=7, k=k) > 1
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -142,8 +142,8 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
             lambda *given: recorded_engine(*given[:6]),
         )
     server = Translator(replace(toy_model(), system=Inquirer()), streams=4, capacity=24)
-    words = plain(8, 16)
-    assert interrupt_everywhere(server, words, "none:8", k=1.0) > 1
+    words = plain(8, 12)
+    assert interrupt_everywhere(server, words, "none:8", every=4, k=1.0) > 1
     stream = server.stream(1.0, segment="none:8")
     stream.push(" ".join(words))
     assert stream.memory(1) != (), "the test needs a window that keeps something"
@@ -152,7 +152,7 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
 
 
 def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine for GPUs begins windows in the same way."""
+    """The backend for GPUs begins windows in the same way."""
     monkeypatch.setattr(
         "waitinfo.streaming.translator.new_engine",
         lambda *given: recorded_engine(*given[:6]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ import torch
 
 from tests.conftest import tiny_config
 from tests.engines import restless, sentences
-from tests.oracle import Unfinished, batch_of, literal_weights
+from tests.oracle import Unfinished, batch_of, literal_weights, uncached_decodes
+from tests.streams import toy_model
+from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import System, build_system
+from waitinfo.streaming.recorded import recordable
+from waitinfo.systems import PolicyState, System, build_system
+from waitinfo.systems.gma import GMA
+from waitinfo.systems.punctuation import is_mark
 from waitinfo.text.special import BOS, EOS, PAD
 
 pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
@@ -141,7 +147,7 @@ CASES = [
     ("local-agreement", {}, 2, agreed(2)),
     ("alignatt", {}, 1, aligned(1, 0)),
     ("alignatt", {"layer": 1}, 2, aligned(2, 1)),
-    ("confidence", {}, 0.25, sure(0.25)),
+    ("confidence", {}, 0.2, sure(0.2)),
     ("confidence", {}, 0.15, sure(0.15)),
     ("punctuation", {}, 2, in_chunk(2, MARKS, STARTS)),
     ("punctuation", {}, 9, in_chunk(9, MARKS, STARTS)),
@@ -158,7 +164,7 @@ def test_rule_equals_brute_force(
 
 
 def check_rule(model: Transformer, system: System, k: float, rule: Rule, guard: bool) -> None:
-    sources = sentences(8, seed=8)
+    sources = sentences(6, seed=8)
     found = Decoder(model, system, "guard" if guard else "allow").decode(sources, k)
     lags = set()
     for source, hypothesis in zip(sources, found, strict=True):
@@ -166,6 +172,58 @@ def check_rule(model: Transformer, system: System, k: float, rule: Rule, guard: 
         assert (hypothesis.tokens, hypothesis.path) == ([t for t in tokens if t != EOS], path)
         lags |= {g - i for i, g in enumerate(path) if g <= len(source)}
     assert len(lags) > 1, "the test needs a model with which the policy waits and writes"
+
+
+class Whole(System):
+    """Writes as many words as were read whole."""
+
+    name = "whole-words"
+    asks = ("source_words", "target_words")
+
+    def ready(self, state: PolicyState) -> torch.Tensor:
+        sides = zip(state.source_words, state.target_words, strict=True)
+        return torch.tensor([len(target) < len(source) for source, target in sides])
+
+
+def test_words_are_those_of_the_vocabulary() -> None:
+    loaded = replace(toy_model(), system=Whole())
+    model, system, tokenizer = loaded.model, loaded.system, loaded.vocabulary.source
+    sources = [tokenizer.encode(text) for text in ("ba be bi bododu", "dadedi do.", "du")]
+    found = Decoder(model, system).decode(sources, 1)
+    expected = uncached_decodes(model, system, sources, [1] * len(sources))
+    assert [(h.tokens, h.path) for h in found] == [
+        ([token for token in tokens if token != EOS], path) for tokens, path in expected
+    ]
+    assert not recordable(model, system), "words are made on the host"
+    with pytest.raises(WaitinfoError, match="whole-words asks for words; call its prepare"):
+        Decoder(model, Whole()).decode(sources, 1)
+
+
+def test_punctuation_is_found_in_the_vocabulary() -> None:
+    tokenizer = toy_model().vocabulary.source
+    full_stop = tokenizer.encode("ba.")[-1]
+    assert is_mark(tokenizer, full_stop) and not is_mark(tokenizer, tokenizer.encode("ba")[0])
+    assert not is_mark(tokenizer, EOS) and not is_mark(tokenizer, tokenizer.token("▁"))
+
+
+class AskingGMA(GMA):
+    name = "asking-gma"
+    asks = ("attention",)
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "message"),
+    [
+        (lambda: build_system("alignatt", {"layer": 3}), {}, "layer 3: the decoder has 2 layers"),
+        (lambda: build_system("alignatt", {"layer": -1}), {}, "system.layer -1: must be 0 or more"),
+        (lambda: build_system("alignatt"), {"cross_attention": "gma"}, "alignatt requires plain"),
+        (lambda: build_system("confidence"), {"encoder": "bidirectional"}, "requires a causal enc"),
+        (AskingGMA, {"cross_attention": "gma"}, "gma: asking-gma asks for attention or the step"),
+    ],
+)
+def test_wrong_combinations_are_refused(make: Callable, config: dict, message: str) -> None:
+    with pytest.raises(WaitinfoError, match=message):
+        make().check_model(tiny_config(**config))
 
 
 @pytest.mark.parametrize("info", ["attention", "none"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engines import TRAINED
 from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import transformer
@@ -41,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAIRS = [([5, 6, 7, 8, 9], [10, 11, 12]), ([5, 6], [12, 13, 14, 15])]
 
 
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "gsimt"])
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "gsimt"])
 def test_a_whole_source_update_builds_one_bias(
     tiny_model, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
