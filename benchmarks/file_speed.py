@@ -110,10 +110,10 @@ def set_lengths() -> None:
 
     compute = TorchBackend._compute
 
-    def compute_wanted(self: Any, rows: Any, standing: Any, forced: Any) -> Any:
-        found, slots = compute(self, rows, standing, forced), self.slots
+    def compute_wanted(self: Any, rows: Any, state: Any, *given: Any) -> Any:
+        found, slots = compute(self, rows, state, *given), self.slots
         sources = [slots.sources[s, : slots.length[s] - 1].tolist() for s in rows.tolist()]
-        ends = standing.written + 1 >= np.array([wanted_length(source) for source in sources])
+        ends = state.written + 1 >= np.array([wanted_length(source) for source in sources])
         tokens = np.where(np.array(found.tokens) == EOS, SPECIALS, found.tokens)
         return found._replace(tokens=np.where(ends, EOS, tokens).tolist())
 

@@ -201,13 +201,15 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def start_server(streams: int, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], int]:
+def start_server(
+    streams: int, options: argparse.Namespace, *more: str
+) -> tuple[subprocess.Popen[bytes], int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "waitinfo", "serve", "--port", str(port), "--compare", "0",
                "--streams", str(streams), "--device", options.device, "--dtype", options.dtype,
-               "--threads", str(options.threads), "--log-level", "error"]  # fmt: skip
+               "--threads", str(options.threads), "--log-level", "error", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(2400):
         with socket.socket() as probe:

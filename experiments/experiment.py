@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from waitinfo.cli.app import main as waitinfo
-from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.output import Output
 from waitinfo.evaluation.points import Point, PointKey, read_file, set_name
 from waitinfo.text.corpus import MANIFEST
@@ -333,7 +332,10 @@ class Experiment:
         """The names that points of a test set have, one for each condition."""
         known = set_name(f"{name}.{self.languages(run)[0]}")
         conditions = options.get("condition", "documents" if "documents" in options else "clean")
-        conditions = ",".join(ALL) if conditions == "all" else conditions
+        if conditions == "all":
+            from waitinfo.evaluation.conditions import ALL  # needs torch, which takes seconds
+
+            conditions = ",".join(ALL)
         endings = ("" if each == "clean" else f"-{each}" for each in conditions.split(","))
         return [f"{known}{ending}" for ending in endings]
 

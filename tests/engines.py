@@ -17,13 +17,16 @@ from waitinfo.streaming.recorded import RecordedBackend, recordable
 from waitinfo.systems import SYSTEMS, Dial, System, build_system
 from waitinfo.systems.mma import MonotonicAttention
 from waitinfo.systems.moe_wait_k import ExpertAttention
+from waitinfo.systems.policy import Policy
 from waitinfo.text.special import EOS
 
 EngineKind = Callable[..., Engine]
+# Systems with a training of their own; the others are trained as multipath is.
+TRAINED = [name for name in SYSTEMS if not issubclass(SYSTEMS[name], Policy)]
 
 
 def recorded_engine(*given: Any, reserved: int = 64, **options: Any) -> Engine:
-    """The engine for GPUs, which runs unrecorded without one."""
+    """An engine with the backend for GPUs, which runs unrecorded without one."""
     backend = partial(RecordedBackend, reserved=reserved)
     return Engine(*given, backend=backend, **options)
 
@@ -65,10 +68,10 @@ class RejectOddTokens(System):
         return (step.tokens % 2 == 0).cpu()
 
 
-class Veto(System):
+class Inquirer(System):
     """Asks for all that a policy may ask for in every engine, and remembers."""
 
-    name = "veto"
+    name = "inquirer"
     dial = Dial("k", 1.0, minimum=0.0, whole=False)
     asks = ("source", "target", "logits", "states", "attention", "before")
     memory = (0.5, -1.0)  # half of the mean lag, the newest most; the token written last
@@ -94,7 +97,7 @@ class Veto(System):
         return torch.stack([(lag + 2 * before) / 4, step.tokens.double()], -1)
 
 
-OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Veto)}
+OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Inquirer)}
 NAMES = [*SYSTEMS, *OWN]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import gc
 import json
 import logging
 import socket as sockets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,6 +60,10 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def dial(self) -> sockets.socket:
+        """A bare connection."""
+        return sockets.create_connection(("127.0.0.1", self.port), timeout=600)
+
     def connect(self, path: str = "/v1/stream", **options: Any) -> ClientConnection:
         url = f"ws://127.0.0.1:{self.port}{path}"
         return connect(url, max_size=None, open_timeout=600, **options)
@@ -78,6 +85,39 @@ def running(hub: Hub, port: int = 0, listening: sockets.socket | None = None) ->
         listening.close()
 
 
+class Watchdog:
+    """How long single steps of the event loop take, in CPU time of its own thread.
+
+    So other threads and other processes do not count.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.step = ""
+
+    def __enter__(self) -> Watchdog:
+        gc.collect()
+        gc.freeze()  # as `serve` does
+        self._run = run = asyncio.Handle._run
+        watchdog = self
+
+        def watched(handle: asyncio.Handle) -> None:
+            if threading.current_thread() is threading.main_thread():
+                run(handle)
+                return
+            began = time.thread_time()
+            run(handle)
+            if (taken := time.thread_time() - began) > watchdog.longest:
+                watchdog.longest, watchdog.step = taken, repr(handle)[:200]
+
+        asyncio.Handle._run = watched  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.Handle._run = self._run  # type: ignore[method-assign]
+        gc.unfreeze()
+
+
 class Errors(logging.Handler):
     """Collects what is logged as an error while it is open."""
 
@@ -94,6 +134,15 @@ class Errors(logging.Handler):
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self)
+
+
+JSON = b"Content-Type: application/json\r\n"
+
+
+def post(path: bytes, body: bytes, headers: bytes = JSON) -> bytes:
+    """A request as it is sent."""
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n%s" % (path, headers)
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def send(socket: ClientConnection, kind: str, **fields: Any) -> None:

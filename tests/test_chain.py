@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import lzma
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from experiments import run as runner
+from tests.commands import Done
 from tests.conftest import toy_pairs
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import read_bytes
@@ -41,10 +43,15 @@ command = "echo three >> {work}/log; cat {one} {two_b} > {out}"
 """
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The runner in a process of its own, as its stages are."""
-    words = [sys.executable, "-m", "experiments.run", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+def command(*arguments: object) -> Done:
+    """What the runner prints, and how it ends."""
+    stdout, reason = io.StringIO(), ""
+    with contextlib.redirect_stdout(stdout):
+        try:
+            runner.main([str(each) for each in arguments])
+        except SystemExit as stop:
+            reason = str(stop.code)
+    return Done(bool(reason), stdout.getvalue(), reason)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: object) -> Done:
     return command(folder / "chain.toml", folder / "data", folder / "work", *options)
 
 
@@ -111,7 +118,7 @@ def test_bad_chains(folder: Path, old: str, new: str, error: str) -> None:
     assert "unknown value 'x'" in run_original(folder, "--set", "x=1").stderr
 
 
-def run_original(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_original(folder: Path, *options: str) -> Done:
     (folder / "chain.toml").write_text(CHAIN, "utf-8")
     return run(folder, *options)
 

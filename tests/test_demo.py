@@ -1,4 +1,4 @@
-"""`make demo` shows what is in the box, with commands that exist, in about half a minute."""
+"""`make demo` shows the bundled models, with commands that exist, in about half a minute."""
 
 from __future__ import annotations
 

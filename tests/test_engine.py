@@ -19,6 +19,7 @@ from tests.engines import (
     ENGINES,
     MODELS,
     NAMES,
+    TRAINED,
     EngineKind,
     build,
     recorded_engine,
@@ -69,7 +70,7 @@ def real_sentences() -> list[list[int]]:
     return [tokenizer.encode(line) for line in lines[::30]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*TRAINED, "reject-odd-tokens"])
 def test_real_sentences_in_random_batches(name: str, real_sentences: list[list[int]]) -> None:
     """Fifty sentences per system, thirty at a time, against decoding without caches."""
     made = build(name, vocabulary=600)

@@ -412,7 +412,9 @@ def test_written_tokens_are_recomputed_only_for_a_longer_prefix(
     fed = []
     step = Transformer.step
     monkeypatch.setattr(
-        Transformer, "step", lambda s, x, *a: fed.append(x.at.shape[1]) or step(s, x, *a)
+        Transformer,
+        "step",
+        lambda s, x, *a, **o: fed.append(x.at.shape[1]) or step(s, x, *a, **o),
     )
     found = Decoder(undecided_model, build_system("gsimt")).decode([[5, 6, 7, 8]], 1.0)[0]
     # Rejected at every prefix except the last, where it is written without recomputation.

@@ -45,7 +45,7 @@ def test_a_slot_equals_the_definition(
     for place, token in enumerate(written):
         runs = slots.runs_after(1, token)
         assert slots.loops(1, runs) == literal_loop(written[: place + 1], source)
-        slots.write(1, token, 0.0, runs, last=False)
+        slots.write(1, token, 0.0, runs, last=False, cut=None)
     assert slots.runs[1].tolist() == last_runs(np.array(written)).tolist()
 
 
@@ -96,11 +96,11 @@ def looping() -> Translator:
 
     compute = target._compute
 
-    def counting(rows: object, standing: Any, forced: object) -> object:
-        target.stuck = int(standing.written[0])
+    def counting(rows: object, state: Any, *given: object) -> object:
+        target.stuck = int(state.written[0])
         loaded.model.logits = stuck
         try:
-            return compute(rows, standing, forced)
+            return compute(rows, state, *given)
         finally:
             del loaded.model.logits
 

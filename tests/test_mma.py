@@ -268,10 +268,11 @@ def test_half_precision_training_is_finite() -> None:
         batch = batch_of([(list(range(4, 14)), list(range(14, 24))), ([4], [5])])
         for name in ("mma", "gma"):
             torch.manual_seed(0)
+            system = build_system(name)
             model = Transformer(tiny_config(cross_attention=name)).train()
             with torch.autocast("cpu", torch.bfloat16):
                 context = LossContext(0, random.Random(0), 0.1)
-                losses = build_system(name).loss(model, batch, context)
+                losses = system.loss(model, batch, context)
             losses.total.backward()
             for parameter, p in model.named_parameters():
                 assert p.grad.isfinite().all() and p.grad.any(), (name, parameter)

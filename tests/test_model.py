@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.engines import TRAINED
 from tests.oracle import batch_of, dial_near
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import SIZES, ModelConfig, Transformer
@@ -88,7 +89,7 @@ def test_other_encoders_start_as_they_did(changes: dict) -> None:
         assert layer.feed_forward.out.weight.abs().max() > 0.9 * bound
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_loss_is_a_sum_over_sentences(tiny_model, name: str) -> None:
     system = build_system(name, {"whole_source_updates": 0})
     model = tiny_model(**system.model_defaults)
@@ -205,7 +206,7 @@ def test_joint_vocabulary_shares_one_matrix() -> None:
     assert separate.parameter_count() == joint.parameter_count() + 60 * 32
 
 
-@pytest.mark.parametrize("name", [n for n in SYSTEMS if not SYSTEMS[n].plans_by_length])
+@pytest.mark.parametrize("name", [n for n in TRAINED if not SYSTEMS[n].plans_by_length])
 def test_a_dial_drawn_beforehand_gives_the_same_loss(tiny_model, name: str) -> None:
     """As in a recorded update: drawn on the host, passed as a number on the device."""
     system = build_system(name)

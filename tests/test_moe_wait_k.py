@@ -182,9 +182,9 @@ def test_training_sees_what_streaming_saw(tiny_model, monkeypatch, k: int) -> No
     streamed, trained, states = [], [], []
     step, decode = Transformer.step, Transformer.decode
 
-    def watched_step(self, *given):
+    def watched_step(self, *given, **options):
         streamed.append((given[2][0, :, 0].tolist(), float(given[5]), int(given[6])))
-        return step(self, *given)
+        return step(self, *given, **options)
 
     def watched_decode(self, *given):
         trained.append(given[2:5])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import Veto, recorded_engine
+from tests.engines import Inquirer, recorded_engine
 from tests.streams import WORDS, calibration, record, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
@@ -125,10 +125,13 @@ def test_every_kind_of_attention_continues(system: str) -> None:
 
 @pytest.mark.parametrize(
     ("system", "k"),
-    [("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)],
+    [
+        *(("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)),
+        ("veto", 1),
+    ],
 )
 def test_every_policy_continues(system: str, k: float) -> None:
-    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=4, k=k) > 1
+    assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=7, k=k) > 1
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -138,9 +141,9 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
             "waitinfo.streaming.translator.new_engine",
             lambda *given: recorded_engine(*given[:6]),
         )
-    server = Translator(replace(toy_model(), system=Veto()), streams=4, capacity=24)
-    words = plain(8, 16)
-    assert interrupt_everywhere(server, words, "none:8", k=1.0) > 1
+    server = Translator(replace(toy_model(), system=Inquirer()), streams=4, capacity=24)
+    words = plain(8, 12)
+    assert interrupt_everywhere(server, words, "none:8", every=4, k=1.0) > 1
     stream = server.stream(1.0, segment="none:8")
     stream.push(" ".join(words))
     assert stream.memory(1) != (), "the test needs a window that keeps something"
@@ -149,7 +152,7 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
 
 
 def test_recorded_rounds_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine for GPUs begins windows in the same way."""
+    """The backend for GPUs begins windows in the same way."""
     monkeypatch.setattr(
         "waitinfo.streaming.translator.new_engine",
         lambda *given: recorded_engine(*given[:6]),

@@ -9,6 +9,7 @@ import pytest
 from tests.commands import called
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving.hub import Plan
 from waitinfo.systems import SYSTEMS, build_system, load_plugins
 from waitinfo.trained.saving import save_model
 
@@ -106,6 +107,10 @@ def test_commands_know_a_plugin(tmp_path: Path) -> None:
     assert "--plugin FILE.py" in refused.stderr
     done = called(*call, "--plugin", file)
     assert done.returncode == 0 and done.stdout.strip()
+    hub = Plan((folder,), 2, device="cpu", options={"k": 3}, plugins=(file,)).build()
+    assert [(each.system.name, each.system.options.k) for each in hub.models] == [("slow", 3)]
+    hub = Plan((folder,), 2, device="cpu", system="punctuation").build()
+    assert [each.system.name for each in hub.models] == ["punctuation"]
     other = called(*call, "--system", "wait-k", "--set", "k=1")
     assert other.returncode == 0, "no plugin is needed to decode it by another system"
     assert called(*call, "--system", "wait-k", "--set", "k=1", "--plugin", file) == other

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.conftest import tiny_config
 from tests.engines import restless, sentences
-from tests.oracle import Unfinished, literal_weights
+from tests.oracle import Unfinished, batch_of, literal_weights, uncached_decodes
+from tests.streams import toy_model
+from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
-from waitinfo.systems import System, build_system
+from waitinfo.streaming.recorded import recordable
+from waitinfo.systems import PolicyState, System, build_system
+from waitinfo.systems.gma import GMA
+from waitinfo.systems.punctuation import is_mark
 from waitinfo.text.special import BOS, EOS, PAD
 
 pytestmark = pytest.mark.usefixtures("loops_are_not_cut")
@@ -86,6 +93,28 @@ def sure(least: float) -> Rule:
     return lambda now: max(now.probabilities(now.read).values()) >= least
 
 
+def vetoed(k: float, rate: float, keep: float, most: float, info: bool) -> Rule:
+    """Its memory is worked out again from the path that it has written so far."""
+
+    def margin(now: Begun, written: int, read: int) -> float:
+        received, used = float(read), float(written)
+        if info:
+            source = now.model.embed_source(torch.tensor([now.tokens[:read]])).info
+            target = now.model.embed_target(torch.tensor([[BOS, *now.written[:written]]])).info
+            received, used = source.sum().item(), target.sum().item() - 1
+        return received - rate * used - k
+
+    def rule(now: Begun) -> bool:
+        written = len(now.written)
+        spare = margin(now, written, now.read)
+        kept = margin(now, written - 1, now.path[-1]) if written else 0
+        if spare < 0 or spare < keep * kept or now.read < written + 2:
+            return False
+        return spare >= most or (now.read > 1 and now.best(now.read) == now.best(now.read - 1))
+
+    return rule
+
+
 def in_chunk(k: int, marks: set[int], starts: set[int]) -> Rule:
     def rule(now: Begun) -> bool:
         end = words = 0
@@ -137,7 +166,7 @@ CASES = [
     ("local-agreement", {}, 2, agreed(2)),
     ("alignatt", {}, 1, aligned(1, 0)),
     ("alignatt", {"layer": 1}, 2, aligned(2, 1)),
-    ("confidence", {}, 0.25, sure(0.25)),
+    ("confidence", {}, 0.2, sure(0.2)),
     ("confidence", {}, 0.15, sure(0.15)),
     ("punctuation", {}, 2, in_chunk(2, MARKS, STARTS)),
     ("punctuation", {}, 9, in_chunk(9, MARKS, STARTS)),
@@ -160,13 +189,97 @@ def test_rule_equals_brute_force(
     model = restless(tiny_model(seed=5, **kind))
     if model.output_bias is not None:
         torch.nn.init.normal_(model.output_bias)
-    sources = sentences(8, seed=8)
-    system = with_words(build_system(name, options))
+    check_rule(model, with_words(build_system(name, options)), k, rule, guard, name != "wait-k")
+
+
+def check_rule(
+    model: Transformer, system: System, k: float, rule: Rule, guard: bool, waits: bool = True
+) -> None:
+    sources = sentences(6, seed=8)
     found = Decoder(model, system, "guard" if guard else "allow").decode(sources, k)
     lags = set()
     for source, hypothesis in zip(sources, found, strict=True):
         tokens, path = by_brute_force(model, source, rule, guard)
         assert (hypothesis.tokens, hypothesis.path) == ([t for t in tokens if t != EOS], path)
         lags |= {g - i for i, g in enumerate(path) if g <= len(source)}
-    if name != "wait-k":
+    if waits:
         assert len(lags) > 1, "the test needs a model with which the policy waits and writes"
+
+
+class Whole(System):
+    """Writes as many words as were read whole."""
+
+    name = "whole-words"
+    asks = ("source_words", "target_words")
+
+    def ready(self, state: PolicyState) -> torch.Tensor:
+        sides = zip(state.source_words, state.target_words, strict=True)
+        return torch.tensor([len(target) < len(source) for source, target in sides])
+
+
+def test_words_are_those_of_the_vocabulary() -> None:
+    loaded = replace(toy_model(), system=Whole())
+    model, system, tokenizer = loaded.model, loaded.system, loaded.vocabulary.source
+    sources = [tokenizer.encode(text) for text in ("ba be bi bododu", "dadedi do.", "du")]
+    found = Decoder(model, system).decode(sources, 1)
+    expected = uncached_decodes(model, system, sources, [1] * len(sources))
+    assert [(h.tokens, h.path) for h in found] == [
+        ([token for token in tokens if token != EOS], path) for tokens, path in expected
+    ]
+    assert not recordable(model, system), "words are made on the host"
+    with pytest.raises(WaitinfoError, match="whole-words asks for words; call its prepare"):
+        Decoder(model, Whole()).decode(sources, 1)
+
+
+def test_punctuation_is_found_in_the_vocabulary() -> None:
+    tokenizer = toy_model().vocabulary.source
+    full_stop = tokenizer.encode("ba.")[-1]
+    assert is_mark(tokenizer, full_stop) and not is_mark(tokenizer, tokenizer.encode("ba")[0])
+    assert not is_mark(tokenizer, EOS) and not is_mark(tokenizer, tokenizer.token("▁"))
+
+
+class AskingGMA(GMA):
+    name = "asking-gma"
+    asks = ("attention",)
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "message"),
+    [
+        (lambda: build_system("alignatt", {"layer": 3}), {}, "layer 3: the decoder has 2 layers"),
+        (lambda: build_system("alignatt", {"layer": -1}), {}, "system.layer -1: must be 0 or more"),
+        (lambda: build_system("alignatt"), {"cross_attention": "gma"}, "alignatt requires plain"),
+        (lambda: build_system("wait-info"), {"encoder": "bidirectional"}, "requires a causal enc"),
+        (AskingGMA, {"cross_attention": "gma"}, "gma: asking-gma asks for attention or the step"),
+    ],
+)
+def test_wrong_combinations_are_refused(make: Callable, config: dict, message: str) -> None:
+    with pytest.raises(WaitinfoError, match=message):
+        make().check_model(tiny_config(**config))
+
+
+@pytest.mark.parametrize(
+    "kind", [{"info": "attention"}, {"info": "none"}, {"encoder": "bidirectional"}]
+)
+@pytest.mark.parametrize(
+    ("rate", "keep", "most"), [(1.0, 0.5, 5.0), (1.2, 0.85, 2.0), (1.0, 0.0, 1.0)]
+)
+def test_veto_equals_brute_force(
+    tiny_model, kind: dict, rate: float, keep: float, most: float
+) -> None:
+    """Over wait-info, and over wait-k for a model without info."""
+    model = restless(tiny_model(seed=5, **kind))
+    system = build_system("veto", {"rate": rate, "keep": keep, "most": most})
+    check_rule(
+        model, system, 1.0, vetoed(1.0, rate, keep, most, model.source_info is not None), guard=True
+    )
+
+
+def test_veto_trains_without_info_along_wait_k() -> None:
+    """A rate of 1.25 reads one token more after every four, and the floor reads two at first."""
+    batch = batch_of([([5] * 9, [6] * 9), ([5, 6], [7] * 5)])
+    system = build_system("veto", {"rate": 1.25})
+    system.check_model(tiny_config(info="none"))
+    path = system.path(batch, None, None, 1.0)
+    assert path[0].tolist() == [2, 3, 4, 5, 6, 8, 9, 10, 10, 10]
+    assert path[1].tolist() == [2] + [3] * 9

@@ -1,4 +1,4 @@
-"""The engine for GPUs, besides what `test_engine` asks of both: blocks, bounds and kernels."""
+"""The backend for GPUs, besides what `test_engine` asks of all: blocks, bounds and kernels."""
 
 from __future__ import annotations
 

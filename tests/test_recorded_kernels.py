@@ -1,4 +1,4 @@
-"""The kernels of the engine for GPUs: attention to blocks, fused steps, the best token."""
+"""The kernels of the backend for GPUs: attention to blocks, fused steps, the best token."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -42,6 +43,11 @@ def status(server: Running, path: str = "/v1/stream", **options: Any) -> tuple[i
         server.connect(path, **options)
     response = refused.value.response
     return response.status_code, dict(response.headers)
+
+
+def keyed(server: Running, key: str = KEY) -> Any:
+    """A stream with a key, as the page opens it."""
+    return server.connect(subprotocols=["waitinfo", f"waitinfo-key.{quote(key, safe='')}"])
 
 
 def get(server: Running, path: str) -> tuple[int, str]:
@@ -82,7 +88,10 @@ def test_keys() -> None:
         assert status(server, additional_headers={"Authorization": "Bearer wrong-key"})[0] == 401
         with server.connect(additional_headers={"Authorization": f"Bearer {KEY}"}) as socket:
             assert start(socket)["type"] == "started"
-            assert status(server, f"/v1/stream?key={KEY}")[0] == 429
+            with pytest.raises(InvalidStatus) as refused, keyed(server):
+                pass
+            assert refused.value.response.status_code == 429
+        assert status(server, f"/v1/stream?key={KEY}")[0] == 401  # addresses are logged
         wait_for(lambda: server.hub.keys.client(KEY).open == 0)
         offered = ["realtime", f"openai-insecure-api-key.{KEY}"]
         with server.connect("/v1/realtime/translations", subprotocols=offered) as socket:
@@ -96,7 +105,7 @@ def test_words_per_minute() -> None:
     assert client.spend(1) == 0
     assert 0 < client.spend(1) <= 60
     keys = Keys([KeyLimits(KEY, words_per_minute=120)])
-    with running(toy_hub(keys=keys)) as server, server.connect(f"/v1/stream?key={KEY}") as socket:
+    with running(toy_hub(keys=keys)) as server, keyed(server) as socket:
         start(socket)
         send(socket, "text", text="ba " * 121)
         send(socket, "end")
@@ -284,7 +293,7 @@ def test_nothing_that_clients_send_is_logged(
     caplog.set_level(logging.INFO, "waitinfo")
     with running(toy_hub(keys=Keys([KeyLimits(KEY)]))) as server:
         status(server, f"/v1/stream?key={secret}")
-        with server.connect(f"/v1/stream?key={KEY}") as socket:
+        with keyed(server) as socket:
             socket.send(secret)
             send(socket, "start", model=secret)
             send(socket, "start", k=2)

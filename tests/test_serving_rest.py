@@ -65,8 +65,14 @@ def test_texts_lists_and_lines(server: Running) -> None:
     assert translate(server, q="ba be bi.\n\n  bo bu ")[1]["translatedText"] == f"{one}\n\n  {two} "
     assert translate(server, q="\n" * 100_000)[1]["translatedText"] == "\n" * 100_000
     assert translate(server, q=[]) == (200, {"translatedText": []})
-    detected = translate(server, q="ba be bi.", source="auto")[1]["detectedLanguage"]
+    detected = translate(server, q="12 ba", source="auto")[1]["detectedLanguage"]
     assert detected == {"confidence": 0, "language": "de"}
+    german = "Ich habe das nicht gewusst, aber es ist so."
+    detected = translate(server, q=[german, "5"], source="auto", alternatives=3)[1]
+    assert (
+        detected["detectedLanguage"][0]["confidence"] > 50 and detected["alternatives"] == [[]] * 2
+    )
+    assert [guess["language"] for guess in detected["detectedLanguage"]] == ["de", "de"]
 
 
 def test_nobody_translates_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +152,32 @@ def test_a_published_client(server: Running) -> None:
     german, english = client.languages()
     assert german == {"code": "de", "name": "German", "targets": ["en"]}
     assert english == {"code": "en", "name": "English", "targets": []}
+
+
+def test_what_libretranslates_clients_ask_besides(server: Running) -> None:
+    libre = pytest.importorskip("libretranslatepy")
+    client = libre.LibreTranslateAPI(server.url)
+    assert client.detect("The man who was here is not at home.")[0]["language"] == "en"
+    assert client.detect("12")[0] == {"confidence": 0, "language": "de"}
+    settings = client.settings() if hasattr(client, "settings") else None
+    assert settings is None or settings["language"]["source"]["code"] == "de"
+    found = ask(server, "GET", "/frontend/settings")[1]
+    assert found["language"]["target"] == {"code": "en", "name": "English"}
+    assert found["keyRequired"] is False and found["filesTranslation"] is False
+    for path in ("/translate_file", "/suggest"):
+        status, answer = ask(server, "POST", path, "q=ba")
+        assert status == 403 and "\n" not in answer["error"]
+
+
+def test_figures_may_need_a_key() -> None:
+    with running(toy_hub(keys=Keys([KeyLimits(KEY)]), private=True)) as server:
+        for path in ("/metrics", "/v1/models", "/openapi.json"):
+            assert ask(server, "GET", path)[0] == 401
+            assert ask(server, "GET", f"{path}?key={KEY}")[0] == 401
+            assert ask(server, "GET", path, Authorization=f"Bearer {KEY}")[0] == 200
+        assert ask(server, "GET", "/healthz")[0] == ask(server, "GET", "/readyz")[0] == 200
+    with running(toy_hub(keys=Keys([KeyLimits(KEY)]))) as server:
+        assert ask(server, "GET", "/metrics")[0] == 200
 
 
 def test_html_keeps_its_markup(server: Running) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from tests.simulation.scene import Scene
 from waitinfo.client.remote import AsyncRemoteStream
 from waitinfo.serving import connection, rest, watching
+from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.rooms import Room, Rooms
 from waitinfo.serving.wire import Gathering
@@ -88,6 +89,12 @@ def abandoned_requests_go_on(patch: Patch) -> None:
     patch.setattr(rest, "_while_wanted", whether_wanted_or_not)
 
 
+def silence_keeps_others_out(patch: Patch) -> None:
+    """No share for an address, and a stream that has said nothing never makes room."""
+    patch.setattr(Keys, "share", lambda keys, *_: setattr(keys, "_share", 0))
+    patch.setattr(Hub, "_silent", lambda *_: [])
+
+
 def forged_resumes_are_errors_of_the_server(patch: Patch) -> None:
     patch.setitem(connection.CODES, "refused", 1011)
 
@@ -152,7 +159,8 @@ def text_is_forgotten(patch: Patch) -> None:
 @pytest.mark.parametrize(
     "defect",
     [
-        taken_over, pings_answered_in_memory, watchers_sent_away, abandoned_requests_go_on,
+        taken_over, silence_keeps_others_out, pings_answered_in_memory, watchers_sent_away,
+        abandoned_requests_go_on,
         forged_resumes_are_errors_of_the_server, vanished_watchers_stay,
         repeated_words_are_shown_again, a_stopping_server_begins_streams, a_change_is_missed,
         slots_are_kept, nobody_leads, text_is_forgotten,

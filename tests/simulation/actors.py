@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 URL = "http://server"
 WATCH = "ws://server/v1/watch?room="
 LOST = (OSError, EOFError, TimeoutError, InvalidHandshake, ConnectionClosed)
+RETRY = 60.0  # seconds after which a client that was refused tries again
+TURNS = 5  # tries of a client that is refused because of others who only wait
 ROUNDS = 20.0  # seconds in which some rounds are over, however slow
 PATIENCE = 1e5  # seconds: the network and the server come back in the end
 
@@ -35,14 +37,15 @@ async def rest(scene: Scene) -> None:
 class Speaker:
     """Says a script, maybe in a room, and checks what comes back."""
 
-    def __init__(self, scene: Scene, script: Script, room: str | None) -> None:
-        self.scene, self.script, self.room = scene, script, room
+    def __init__(self, scene: Scene, script: Script, room: str | None, address: str) -> None:
+        self.scene, self.script, self.room, self.address = scene, script, room, address
         self.heard: list[tuple] = []
         self.times: list[tuple[float, int]] = []  # when, and from which server
         self.started = self.ending = self.failed = False
         self.over = asyncio.Event()
 
     async def run(self) -> None:
+        ADDRESS.set(self.address)
         try:
             await self._speak()
         finally:
@@ -57,6 +60,8 @@ class Speaker:
         async with client.stream(script.k, raw=True, history=0) as stream:
             listening = asyncio.ensure_future(self._listen(stream))
             try:
+                if scene.hogged:
+                    await self._get_a_place(stream)
                 for piece in script.pieces:
                     await (stream.flush(wait=False) if piece is None else stream.push(piece, False))
                     if stream.connections:
@@ -73,6 +78,14 @@ class Speaker:
                 listening.cancel()
         if not self.failed and tuple(self.heard) != script.events:
             raise Broken("a stream ended early")
+
+    async def _get_a_place(self, stream: Any) -> None:
+        """Although one who says nothing takes all places that can be had."""
+        for _ in range(TURNS):
+            await asyncio.sleep(RETRY)
+            if stream.connections:
+                return
+        raise Broken("one who says nothing keeps out all others")
 
     async def _listen(self, stream: Any) -> None:
         async for event in stream:
@@ -222,6 +235,17 @@ async def silent(scene: Scene) -> None:
         async with await open_socket(scene, **scene.draw.choice([{}, {"k": 1}])) as socket:
             await asyncio.sleep(scene.draw.random() * 1000)
             socket.transport.abort()
+
+
+async def hog(scene: Scene) -> None:
+    """Opens a stream and says nothing; when it is closed, opens another one."""
+    ADDRESS.set("10.6.6.12")
+    while not all(speaker.over.is_set() for speaker in scene.speakers):
+        with suppress(*LOST):
+            async with await open_socket(scene, k=1) as socket:
+                while True:
+                    await socket.recv()
+        await asyncio.sleep(0.1)
 
 
 async def nonsense(scene: Scene) -> None:

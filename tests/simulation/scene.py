@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -79,15 +79,19 @@ class Scene:
         self.hubs: list[Hub] = []
         draw = self.draw
         self.settings = Settings(
-            idle=draw.choice([30.0, 900.0]), backlog=draw.choice([20, 20_000]), retry=60.0,
+            idle=draw.choice([30.0, 900.0]), backlog=draw.choice([20, 20_000]), retry=actors.RETRY,
             drain=draw.choice([2.0, 20.0]), connections=40, watchers=8,
         )  # fmt: skip
         self.streams = draw.choice([1, 2, 6])
         self.kills = draw.random() < 0.5  # the operator's way to stop a server
-        self.cuts = draw.random() < 0.5
-        self.stopped = draw.random() < 0.3
+        self.hogged = draw.random() < 0.05  # all places are taken; nothing else happens
+        self.cuts = draw.random() < 0.5 and not self.hogged
+        self.stopped = draw.random() < 0.3 and not self.hogged
         rooms = [f"room{n}" if draw.random() < 0.5 else None for n in range(draw.randint(1, 3))]
-        self.speakers = [Speaker(self, draw.choice(scripts()), room) for room in rooms]
+        self.speakers = [
+            Speaker(self, draw.choice(scripts()), room, f"10.0.0.{number}")
+            for number, room in enumerate(rooms[: 1 if self.hogged else None])
+        ]
         self.watchers = [
             Watcher(self, speaker)
             for speaker in self.speakers
@@ -119,6 +123,17 @@ class Scene:
             logger.removeHandler(self.errors)
             asyncio.set_event_loop(None)
             loop.close()
+            self.forget()
+
+    def forget(self) -> None:
+        """Let everything go: the finalizers of what is left lead to the world, and it to them."""
+        world = self.world
+        for engine in (hub.models.find().translator._scheduler.engine for hub in self.hubs):
+            vars(engine).pop("world", None)
+        for parts in (world.threads, world.links, world.checks, world.transport_checks):
+            parts.clear()
+        world.accept = None
+        del world.loop
 
     # The server
 
@@ -162,13 +177,14 @@ class Scene:
         faults = []
         if self.cuts:
             faults.append(actors.cutter(self))
-        if draw.random() < 0.1:
+        if draw.random() < 0.1 and not self.hogged:
             faults.append(actors.poisoner(self))
         if self.stopped:
             faults.append(actors.operator(self))
-        attacks = [getattr(actors, draw.choice(ATTACKS))(self) for _ in range(draw.randint(0, 2))]
-        if not self.stopped and draw.random() < 0.5:
-            attacks += [actors.usurper(self, speaker) for speaker in self.speakers if speaker.room]
+        if self.hogged:
+            attacks = [actors.hog(self) for _ in range(self.streams)]
+        else:
+            attacks = self._attacks()
         good = [each.run() for each in (*self.speakers, *self.watchers)]
         tasks = [asyncio.ensure_future(each) for each in (*good, *attacks, *faults)]
         world.loop.call_later(draw.choice([5.0, 60.0, 300.0]), setattr, world, "calm", True)
@@ -185,6 +201,13 @@ class Scene:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _attacks(self) -> list[Coroutine[Any, Any, None]]:
+        draw = self.draw
+        found = [getattr(actors, draw.choice(ATTACKS))(self) for _ in range(draw.randint(0, 2))]
+        if not self.stopped and draw.random() < 0.5:
+            found += [actors.usurper(self, speaker) for speaker in self.speakers if speaker.room]
+        return found
 
     async def _quiet(self) -> None:
         """Everything that was taken is given back."""

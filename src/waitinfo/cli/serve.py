@@ -51,6 +51,25 @@ class ServeArguments(SystemChoice):
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Serve other machines without keys.")
     ] = False
+    private: Annotated[
+        bool, typer.Option(help="With --keys: figures, models and the API's description, too.")
+    ] = False
+    proxies: Annotated[
+        list[str],
+        typer.Option(
+            "--proxy", help="An address or network whose X-Forwarded-For is to be believed."
+        ),
+    ] = field(default_factory=list)
+    address_streams: Annotated[
+        int | None,
+        typer.Option(
+            help="Streams of one address without a key; 0 for any number "
+            "[default: half of all, any number for this machine]."
+        ),
+    ] = None
+    address_connections: Annotated[
+        int | None, typer.Option(help="Connections of one address; the same default.")
+    ] = None
     watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
     secret: Annotated[
         Path | None,
@@ -87,7 +106,7 @@ def serve(options: ServeArguments) -> None:
     """
     _check(options)
     try:
-        from waitinfo.serving import guards, logs, server
+        from waitinfo.serving import guards, http, logs, server
         from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
     except ImportError as error:
@@ -99,6 +118,9 @@ def serve(options: ServeArguments) -> None:
     from waitinfo.trained.folder import bundled_models
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
+    if options.private and not keys:
+        raise WaitinfoError("--private: needs --keys FILE, which say who may look")
+    http.networks(options.proxies)
     server.check_binding(options.host, len(keys) > 0, options.open_to_all)
     settings = Settings(
         idle=options.idle,
@@ -106,6 +128,10 @@ def serve(options: ServeArguments) -> None:
         origins=tuple(options.origins),
         local=server.is_local(options.host),
         watchers=options.watchers,
+        private=options.private,
+        proxies=tuple(options.proxies),
+        address_streams=options.address_streams,
+        address_connections=options.address_connections,
     )
     if options.secret is not None:
         settings = replace(settings, secret=guards.read_secret(options.secret))

@@ -11,25 +11,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import operations, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
+from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.wire import Gone, retry_header
-
-# The page loads nothing from elsewhere and nobody may frame it; OBS shows /overlay by itself.
-POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-)
-HEADERS = [
-    (b"content-security-policy", POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
 
 
 def page_folder() -> Path:
@@ -54,6 +43,7 @@ def build_app(hub: Hub) -> FastAPI:
         title="waitinfo",
         version=waitinfo.__version__,
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
     )
@@ -63,7 +53,6 @@ def build_app(hub: Hub) -> FastAPI:
     _add_schemas(app)
     _add_errors(app, hub)
     _add_page(app)
-    app.add_middleware(Secured)
     if origins := hub.settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -71,44 +60,38 @@ def build_app(hub: Hub) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
+    app.add_middleware(Front, visitors=hub.visitors)
     return app
 
 
 def _add_schemas(app: FastAPI) -> None:
-    """The body of /translate is read by hand, for it may be JSON or a form."""
+    """Bodies are read by hand, for they may be JSON or a form."""
     generate = app.openapi
 
     def openapi() -> dict[str, object]:
         found = generate()
         schemas = found["components"]["schemas"]
-        schemas.setdefault("TranslateRequest", rest.TranslateRequest.model_json_schema())
+        for model in (rest.TranslateRequest, rest.DetectRequest):
+            schemas.setdefault(model.__name__, model.model_json_schema())
         return found
 
     app.openapi = openapi  # type: ignore[method-assign]
 
-
-class Secured:
-    """Every answer with the headers that protect the page."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        await self.app(scope, receive, sending if scope["type"] == "http" else send)
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description(request: Request) -> JSONResponse:
+        hub: Hub = request.app.state.hub
+        hub.check_private(request)
+        return JSONResponse(app.openapi())
 
 
 def _add_errors(app: FastAPI, hub: Hub) -> None:
     @app.exception_handler(Refusal)
     async def refused(_: Request, refusal: Refusal) -> JSONResponse:
         hub.refuse(refusal)
-        return JSONResponse(
-            {"error": refusal.message}, refusal.status, headers=retry_header(refusal)
-        )
+        headers = retry_header(refusal)
+        if refusal.status == 413:  # what is left of the body is not read
+            headers["Connection"] = "close"
+        return JSONResponse({"error": refusal.message}, refusal.status, headers=headers)
 
     @app.exception_handler(Gone)
     async def gone(_: Request, __: Gone) -> Response:

@@ -11,12 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving.http import is_loopback, owner
 
 MANY = 1 << 30
+QUERIES = frozenset({"key", "api_key"})
+IN_URL = "a key in an address ends up in logs; send it as a bearer token or a subprotocol"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -47,10 +51,10 @@ class KeyLimits:
 
 
 class Client:
-    """What one key uses at present; without keys, all clients share one."""
+    """What one key uses at present; without keys, one address."""
 
-    def __init__(self, streams: int = 0, words_per_minute: int = 0) -> None:
-        self.streams, self.words_per_minute = streams, words_per_minute
+    def __init__(self, streams: int = 0, words_per_minute: int = 0, who: str = "this key") -> None:
+        self.streams, self.words_per_minute, self.who = streams, words_per_minute, who
         self.open = 0
         self._left, self._since = float(words_per_minute), time.monotonic()
 
@@ -63,7 +67,7 @@ class Client:
         """Take some of the key's streams."""
         if count > self.left:
             raise Refusal(
-                429, "key_streams", f"this key may open {self.streams} streams at a time", retry
+                429, "key_streams", f"{self.who} may open {self.streams} streams at a time", retry
             )
         self.open += count
 
@@ -103,17 +107,35 @@ class Keys:
             _digest(key.key): Client(key.streams, key.words_per_minute) for key in keys
         }
         self._everybody = Client()
+        self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
+        self._share: int | None = None
+        self._half = 0
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def client(self, key: str | None) -> Client:
-        """Whose key this is."""
+    def share(self, share: int | None, streams: int) -> None:
+        """How many streams an address may have without a key; None: half of all streams."""
+        self._share, self._half = share, (streams + 1) // 2
+
+    def client(self, key: str | None, address: str = "") -> Client:
+        """Whose key this is; without keys, whose address."""
         if not self._clients:
-            return self._everybody
+            return self._stranger(address)
         found = self._clients.get(_digest(key)) if key else None
         if found is None:
             raise Refusal(401, "key", "a valid key is required" if key else "a key is required")
+        return found
+
+    def _stranger(self, address: str) -> Client:
+        """All who come from one address; without a share, all who come from this machine."""
+        if self._share == 0 or (self._share is None and is_loopback(address)):
+            return self._everybody
+        name = owner(address)
+        found = self._strangers.get(name)
+        if found is None:
+            found = Client(self._share or self._half, who="this address")
+            self._strangers[name] = found
         return found
 
 
@@ -155,8 +177,8 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def find_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key of a request: a bearer token, ?key=, or a subprotocol as OpenAI's clients send it."""
+def find_key(headers: Mapping[str, str]) -> str | None:
+    """The key of a request: a bearer token, or a subprotocol as OpenAI's clients send it."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
@@ -164,8 +186,8 @@ def find_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None
         name = offered.strip()
         for prefix in ("waitinfo-key.", "openai-insecure-api-key."):
             if name.startswith(prefix):
-                return name.removeprefix(prefix)
-    return query.get("key") or query.get("api_key")
+                return unquote(name.removeprefix(prefix))
+    return None
 
 
 def check_origin(origin: str | None, host: str | None, allowed: Iterable[str], local: bool) -> None:

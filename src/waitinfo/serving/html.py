@@ -253,9 +253,8 @@ class Document:
 
     def read(self, html: str) -> Iterator[None]:
         """Read the document, a slice at each step."""
-        self._written = {
-            name for name in IMPLIED if re.search(rf"<{name}[\s/>]", html, re.IGNORECASE)
-        }
+        lower = html.lower()
+        self._written = {name for name in IMPLIED if re.search(rf"<{name}[\s/>]", lower)}
         if not html.strip():
             self._pieces.append(html)
             return

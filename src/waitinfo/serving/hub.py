@@ -12,10 +12,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from waitinfo.serving.guards import Client, KeyLimits, Keys, Refusal, check_origin, find_key
+from starlette.requests import HTTPConnection
+
+from waitinfo.serving.guards import (
+    IN_URL,
+    MANY,
+    QUERIES,
+    Client,
+    KeyLimits,
+    Keys,
+    Refusal,
+    check_origin,
+    find_key,
+)
+from waitinfo.serving.http import Visitors
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import COMPARED, Models, load_models
+from waitinfo.serving.models import COMPARED, Models, Served, load_models
 from waitinfo.serving.rooms import Rooms, Tickets, find_ticket
 from waitinfo.serving.settings import Settings
 from waitinfo.systems import load_plugins
@@ -46,31 +59,38 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
-        self.reading = asyncio.Lock()  # of whoever works on a large request
+        self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
+        self.visitors = Visitors(self.settings)
+        self.descriptors = MANY  # from this number on they are kept in reserve
+        self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.draining = False
         self._connections: dict[Stoppable, None] = {}
 
     # Admission
 
-    def admit(
-        self, headers: Mapping[str, str], query: Mapping[str, str], key: str | None = None
-    ) -> Client:
+    def admit(self, request: HTTPConnection, key: str | None = None) -> Client:
         """Whose request this is; raises a refusal if it is not served."""
-        self._check_origin(headers)
-        client = self.keys.client(key or find_key(headers, query))
+        self._check_origin(request.headers)
+        key = key or find_key(request.headers)
+        if key is None and len(self.keys) and not QUERIES.isdisjoint(request.query_params):
+            raise Refusal(401, "key", IN_URL)
+        client = self.keys.client(key, request.client.host if request.client else "")
         self._check_draining()
         return client
 
-    def admit_watcher(
-        self, headers: Mapping[str, str], query: Mapping[str, str], room: str
-    ) -> None:
+    def check_private(self, request: HTTPConnection) -> None:
+        """Raise unless the request may see figures and models."""
+        if self.settings.private:
+            self.admit(request)
+
+    def admit_watcher(self, request: HTTPConnection, room: str) -> None:
         """Raise unless the request may watch a room, with a ticket for it or with a key."""
-        ticket = find_ticket(headers, query)
+        ticket = find_ticket(request.headers, request.query_params)
         if ticket is None:
-            self.admit(headers, query)
+            self.admit(request)
             return
-        self._check_origin(headers)
+        self._check_origin(request.headers)
         self.tickets.check(room, ticket)
         self._check_draining()
 
@@ -87,8 +107,26 @@ class Hub:
         retry = self.settings.retry
         if len(self._connections) >= self.settings.connections:
             raise Refusal(503, "connections", "too many connections", retry)
-        if not any(served.free > 0 for served in self.models):
+        if not any(served.free > 0 or self._silent(served) for served in self.models):
             raise Refusal(503, "full", "all streams are in use", retry)
+
+    def check_free(self, served: Served) -> None:
+        """Refuse a stream that has no place; one that has said nothing so far makes room."""
+        if served.free <= 0 and (silent := self._silent(served)):
+            silent[0].stop("idle")
+            silent[0].live.stream.close()
+        if served.free <= 0:
+            raise Refusal(503, "full", "all streams are in use", self.settings.retry)
+
+    def _silent(self, served: Served) -> list[Any]:
+        """Connections with a stream that has said nothing so far, the oldest first."""
+        return [
+            each
+            for each in self._connections
+            if (live := getattr(each, "live", None)) is not None
+            and live.served is served
+            and live.silent >= self.settings.silent
+        ]
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal."""
@@ -180,4 +218,8 @@ class Plan:
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options,
         )  # fmt: skip
+        for served in models:  # nobody is served before: so /readyz means that it is fast
+            served.translator.warm_up()
+            size = served.translator.bytes_per_stream
+            log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
         return Hub(models, self.limits, Keys(self.keys), metrics)

@@ -34,4 +34,5 @@ async def ready(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     hub: Hub = request.app.state.hub
+    hub.check_private(request)
     return Response(hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -8,7 +8,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+)
 
 from waitinfo.errors import WaitinfoError
 
@@ -38,7 +46,8 @@ class Begin(Message):
 class Resume(Begin):
     """Where an interrupted stream continues: the newest `replay` and all of its path."""
 
-    path: list[tuple[int, int]] = Field(
+    # Without FailFast, thousands of wrong items are described one by one.
+    path: Annotated[list[tuple[int, int]], FailFast()] = Field(
         [], description="Tokens accepted since then, each with the source tokens read before it."
     )
     read: int = Field(0, ge=0, description="Source tokens of the sentence that were reported.")
@@ -124,6 +133,7 @@ class Started(Message):
     target: str | None
     k: float | None
     vocabulary: str = Field(description="Fingerprint; a resumed stream needs the same.")
+    session: str | None = Field(None, description="How the server's logs call this connection.")
     secret: str | None = Field(None, description="That of the room; keep it.")
     ticket: str | None = Field(None, description="With it, others may watch the room, and no more.")
 

@@ -13,9 +13,7 @@ from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.connection import Connection
-from waitinfo.serving.guards import Refusal
-from waitinfo.serving.live import Live
+from waitinfo.serving.connection import Connection, Live
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, Words, explain, parse_json
 from waitinfo.serving.wire import Gone, Stalled
@@ -70,6 +68,14 @@ _events: TypeAdapter[Any] = TypeAdapter(
 )
 
 
+def parse(value: Any) -> Update | Append | AppendAudio | Close:
+    """An event of a client."""
+    try:
+        return _events.validate_python(value)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        raise Malformed(explain(error)) from None
+
+
 class RealtimeConnection(Connection):
     subprotocols: ClassVar[tuple[str, ...]] = ("realtime",)
 
@@ -80,8 +86,7 @@ class RealtimeConnection(Connection):
 
     async def session(self) -> str:
         served = self.hub.models.find(self.socket.query_params.get("model"))
-        if served.free <= 0:
-            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        self.hub.check_free(served)
         live = self.live = Live.open(self.hub, served, self.client)
         await self._send("session.created", session=self._describe(live))
         await self.both(live, self._write(live))
@@ -90,6 +95,7 @@ class RealtimeConnection(Connection):
     def _describe(self, live: Live) -> dict[str, Any]:
         languages = live.served.languages
         return {
+            "id": self.name,
             "type": "translation",
             "model": live.served.name,
             "audio": {"output": {"language": languages.target}},
@@ -100,11 +106,7 @@ class RealtimeConnection(Connection):
         value = parse_json(text)
         named = value.get("event_id") if isinstance(value, dict) else None
         self._cause = named if isinstance(named, str) else None
-        try:
-            event = _events.validate_python(value)
-        except ValidationError as error:
-            raise Malformed(explain(error)) from None
-        match event:
+        match parse(value):
             case Append(text=words):
                 return await live.text(words)
             case Update(session=session):

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
@@ -21,15 +21,20 @@ from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, explain, parse_json
 from waitinfo.serving.wire import Gone
 from waitinfo.streaming.event import Event
+from waitinfo.text.identification import base_code, likely_languages
 from waitinfo.text.scripts import UNSPACED, longest_word
 
 router = APIRouter()
 
+RATE = 4e6  # bytes of large bodies that are taken in a second, all together
+REST = 6.0  # times as long as a large request took, no other one is worked on
+LONGEST_REST = 2.0  # seconds
 FIELDS = 1_000  # of a form
 SMALL = 1 << 15  # characters that are worked on at once
 SLICE = 1 << 16  # characters counted at a time
 STEP = 100  # pieces of a document
-PUSHED = 1_000  # characters of a line that a round takes in
+PUSHED = 300  # characters of a line that a round takes in
+GUESSED = 10_000  # characters that tell the language of a text
 APART = re.compile(r"[\x00-\x1f\x7f-\x9f]+")  # control characters separate words
 LINE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f][^\n]*")  # from its first letter on
 
@@ -56,11 +61,27 @@ class TranslateRequest(BaseModel):
     api_key: str | None = None
     model: str | None = Field(None, description="Name of a model, instead of its languages.")
     k: FiniteFloat | None = Field(None, description="The latency dial.")
+    alternatives: int = Field(0, description="Other translations: there are none.")
+
+
+class DetectRequest(BaseModel):
+    """As LibreTranslate has it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: str | list[str] = Field(description="A text.")
+    api_key: str | None = None
+
+
+class Guess(BaseModel):
+    confidence: float = Field(description="From 0 to 100.")
+    language: str
 
 
 class TranslateResponse(BaseModel):
     translatedText: str | list[str]
-    detectedLanguage: dict[str, Any] | list[dict[str, Any]] | None = None
+    detectedLanguage: Guess | list[Guess] | None = None
+    alternatives: list[Any] | None = None
 
 
 class Language(BaseModel):
@@ -82,16 +103,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": ErrorResponse, "description": "The key has used up its words or streams."},
     503: {"model": ErrorResponse, "description": "All streams are in use; see Retry-After."},
 }
-REQUEST_SCHEMA = {"$ref": "#/components/schemas/TranslateRequest"}
-BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": REQUEST_SCHEMA},
-            "application/x-www-form-urlencoded": {"schema": REQUEST_SCHEMA},
-        },
-    }
-}
+KINDS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def _body_of(model: str) -> dict[str, Any]:
+    """How a body is described that is read by hand."""
+    schema = {"schema": {"$ref": f"#/components/schemas/{model}"}}
+    return {"requestBody": {"required": True, "content": dict.fromkeys(KINDS, schema)}}
 
 
 @router.post(
@@ -99,26 +117,32 @@ BODY = {
     response_model=TranslateResponse,
     response_model_exclude_none=True,
     responses=ERRORS,
-    openapi_extra=BODY,
+    openapi_extra=_body_of("TranslateRequest"),
 )
 async def translate(request: Request) -> TranslateResponse:
     """Translate a text or a list of texts."""
     hub: Hub = request.app.state.hub
-    asked = await _read(request, hub)
-    client = hub.admit(request.headers, request.query_params, asked.api_key)
+    body = await _body(request, hub)
+    return await _while_wanted(request, _translation(hub, request, body))
+
+
+async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResponse:
+    kind = request.headers.get("content-type", "")
+    asked = await _read(hub, kind, body, TranslateRequest)
+    client = hub.admit(request, asked.api_key)
     served = _choose(hub, asked)
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    if len(texts) > hub.settings.texts:
-        raise Refusal(413, "size", f"q: a request may have {hub.settings.texts} texts")
     served.translator.check_dial(asked.k)
-    found = await _while_wanted(request, Work(hub, client, served, texts, asked).run())
-    assumed = {"confidence": 0, "language": served.languages.source}
+    found = await Work(hub, client, served, texts, asked).run()
     several = isinstance(asked.q, list)
-    detected: Any = None
-    if asked.source == "auto":
-        detected = [assumed] * len(texts) if several else assumed
+    guesses: list[Guess] = []
+    if asked.source == "auto":  # the model's own, with how likely that is
+        guesses = [await asyncio.to_thread(_own, served, text) for text in texts]
+    others: list[Any] = [[] for _ in texts]
     return TranslateResponse(
-        translatedText=found if several else found[0], detectedLanguage=detected
+        translatedText=found if several else found[0],
+        detectedLanguage=(guesses if several else guesses[0]) if guesses else None,
+        alternatives=(others if several else []) if asked.alternatives else None,
     )
 
 
@@ -138,10 +162,74 @@ async def languages(request: Request) -> list[Language]:
     ]
 
 
+@router.post("/detect", responses=ERRORS, openapi_extra=_body_of("DetectRequest"))
+async def detect(request: Request) -> list[Guess]:
+    """The languages that a text may be in, the likeliest first."""
+    hub: Hub = request.app.state.hub
+    kind = request.headers.get("content-type", "")
+    asked = await _read(hub, kind, await _body(request, hub), DetectRequest)
+    hub.admit(request, asked.api_key)
+    text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
+    found = await asyncio.to_thread(_guesses, hub, text)
+    return found or [Guess(confidence=0, language=hub.models.find().languages.source or "en")]
+
+
+def _guesses(hub: Hub, text: str) -> list[Guess]:
+    """The languages of this server that a text may be in."""
+    codes = {
+        code for served in hub.models for code in (served.languages.source, served.languages.target)
+    }
+    return [
+        Guess(confidence=_percent(share), language=code)
+        for code, share in likely_languages(text[:GUESSED]).items()
+        if code in codes
+    ]
+
+
+def _own(served: Served, text: str) -> Guess:
+    """A model's source language as a guess."""
+    code = served.languages.source or "en"
+    share = likely_languages(text[:GUESSED]).get(base_code(code) or code, 0.0)
+    return Guess(confidence=_percent(share), language=code)
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 1)
+
+
+@router.get("/frontend/settings")
+async def frontend(request: Request) -> dict[str, Any]:
+    """What LibreTranslate's clients ask before they translate."""
+    hub: Hub = request.app.state.hub
+    codes = hub.models.find().languages
+    names = {
+        side: {"code": code, "name": NAMES.get((code or "").split("-")[0], code)}
+        for side, code in (("source", codes.source), ("target", codes.target))
+    }
+    return {
+        "apiKeys": len(hub.keys) > 0,
+        "keyRequired": len(hub.keys) > 0,
+        "charLimit": hub.settings.request_size,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "suggestions": False,
+        "frontendTimeout": 500,
+        "language": names,
+    }
+
+
+@router.post("/suggest", status_code=403)
+@router.post("/translate_file", status_code=403)
+async def not_offered() -> ErrorResponse:
+    """LibreTranslate has files and suggestions; this server has not."""
+    return ErrorResponse(error="this server translates text and HTML; files and suggestions: no")
+
+
 @router.get("/v1/models")
 async def models(request: Request) -> list[dict[str, Any]]:
     """Models, systems, languages and dials."""
     hub: Hub = request.app.state.hub
+    hub.check_private(request)
     return [served.describe() for served in hub.models]
 
 
@@ -149,30 +237,46 @@ async def models(request: Request) -> list[dict[str, Any]]:
 # loop has time for everybody else.
 
 
-async def _read(request: Request, hub: Hub) -> TranslateRequest:
-    """The body of a request: JSON or a form."""
-    settings = hub.settings
-    body = await _body(request, settings.request_size)
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked:
+    """The fields of a body, read on a thread if they are many."""
+    texts = hub.settings.texts
     async with _turn(hub, len(body)):
-        try:
-            values = _values(kind.strip().lower(), parameters, body)
-            if isinstance(given := values.get("q"), list) and len(given) > settings.texts:
-                raise Refusal(413, "size", f"q: a request may have {settings.texts} texts")
-            return TranslateRequest.model_validate(values)
-        except ValidationError as error:
-            raise Malformed(explain(error)) from None
-        except ValueError:
-            raise Malformed("the body cannot be read; send UTF-8") from None
+        if len(body) < SMALL:
+            return parse_fields(kind, body, kind_of, texts)
+        return await asyncio.to_thread(lambda: parse_fields(kind, body, kind_of, texts))
 
 
-async def _body(request: Request, largest: int) -> bytes:
+def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> Asked:
+    """The fields of a body: JSON or a form."""
+    kind, _, parameters = kind.partition(";")
+    try:
+        values = _values(kind.strip().lower(), parameters, body)
+        if isinstance(given := values.get("q"), list) and len(given) > texts:
+            raise Refusal(413, "size", f"q: a request may have {texts} texts")
+        return kind_of.model_validate(values)
+    except ValidationError as error:
+        raise Malformed(explain(error)) from None
+    except ValueError:
+        raise Malformed("the body cannot be read; send UTF-8") from None
+
+
+async def _body(request: Request, hub: Hub) -> bytes:
+    """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
+    largest = hub.settings.request_size
     body = bytearray()
     try:
+        if int(request.headers.get("content-length", "0")) > largest:
+            raise Refusal(413, "size", f"a request may have {largest:,} bytes")
         async for part in request.stream():
             body += part
             if len(body) > largest:
                 raise Refusal(413, "size", f"a request may have {largest:,} bytes")
+            if len(body) > SMALL:
+                async with hub.receiving:
+                    await asyncio.sleep(len(part) / RATE)
     except ClientDisconnect:
         raise Gone from None
     return bytes(body)
@@ -209,13 +313,17 @@ def _parts(parameters: str, body: bytes) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
-    """Whoever has a large request waits until the one before has been read."""
+    """Large requests are worked on one at a time, and most of the time none is."""
     if size < SMALL:
         yield
         return
-    async with hub.reading:
+    loop = asyncio.get_running_loop()
+    await hub.reading.acquire()
+    began = loop.time()
+    try:
         yield
-        await asyncio.sleep(0)
+    finally:
+        loop.call_later(min(REST * (loop.time() - began), LONGEST_REST), hub.reading.release)
 
 
 def _choose(hub: Hub, asked: TranslateRequest) -> Served:
@@ -230,7 +338,9 @@ def _choose(hub: Hub, asked: TranslateRequest) -> Served:
 # Translating
 
 
-async def _while_wanted(request: Request, work: Coroutine[Any, Any, list[str]]) -> list[str]:
+async def _while_wanted(
+    request: Request, work: Coroutine[Any, Any, TranslateResponse]
+) -> TranslateResponse:
     """The result of some work, which ends if the client leaves."""
 
     async def leave() -> None:
@@ -333,8 +443,7 @@ class Work:
 
     async def _line(self, line: str) -> tuple[str, list[Anchor]]:
         """The translation of a line, and how far both were at the end of each sentence."""
-        if self.served.free <= 0:
-            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        self.hub.check_free(self.served)
         heard = Heard()
         async with self.served.open(self.k) as stream:
             for at in range(0, len(line), PUSHED):

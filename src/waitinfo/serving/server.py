@@ -14,12 +14,15 @@ import uvicorn
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.app import build_app
-from waitinfo.serving.guards import LOOPBACK
+from waitinfo.serving.guards import LOOPBACK, MANY
+from waitinfo.serving.http import ACCEPTED, RESERVE, HttpProtocol
 from waitinfo.serving.hub import Hub
-from waitinfo.serving.logs import log
+from waitinfo.serving.logs import log, of_clients
 from waitinfo.serving.pace import paced_loop
 from waitinfo.serving.wire import WebSocketProtocol
 
+WAITING = 2_048  # connections that wait in the kernel to be accepted
+DESCRIPTORS = 1 << 16
 SEND_BUFFER = 1 << 16  # bytes
 # The model's thread needs the interpreter for a moment between any two kernels. With Python's own
 # 5 ms for each wait behind the event loop, a round under load takes twice as long.
@@ -60,6 +63,9 @@ class Server(uvicorn.Server):
             host=host,
             port=port,
             log_config=None,
+            http=HttpProtocol,
+            proxy_headers=False,  # `Front` reads them, and believes the proxies that were named
+            backlog=ACCEPTED,
             access_log=False,
             ws=WebSocketProtocol,
             ws_max_size=4 * hub.settings.message_size,  # bytes; the limit is in characters
@@ -73,6 +79,7 @@ class Server(uvicorn.Server):
         # What it logs below a warning has paths with keys in them.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         logging.getLogger("uvicorn.error").addFilter(_no_refusal)
+        logging.getLogger("uvicorn.error").addFilter(of_clients)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with asyncio.Runner(loop_factory=paced_loop) as runner:
@@ -91,7 +98,10 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self.hub.descriptors = raise_descriptors() - RESERVE
         await super().startup(sockets)
+        for each in sockets or ():  # more may wait in the kernel than are accepted at a time
+            each.listen(WAITING)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -108,6 +118,21 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         raise WaitinfoError(f"--host {host} --port {port}: cannot be used ({error})") from None
     return found
+
+
+def raise_descriptors() -> int:
+    """Allow this process as many file descriptors as it may have; their number."""
+    try:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return most
+        return min(soft, MANY) if soft != resource.RLIM_INFINITY else MANY
+    except (ImportError, OSError, ValueError):
+        return MANY
 
 
 def tune() -> None:

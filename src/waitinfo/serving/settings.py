@@ -18,6 +18,9 @@ class Settings:
     word: int = 4_096  # of one word between spaces, anywhere
     path: int = 2_048  # tokens of a resumed sentence
     start: float = 20.0  # a connection that does not start a stream is closed
+    head: float = 10.0  # the head of a request has to arrive
+    body: float = 60.0  # and its body
+    silent: float = 1.0  # a stream without any text may be closed when others wait
     idle: float = 900.0  # a stream without text is closed
     stall: float = 20.0  # a client that does not read is closed
     drain: float = 30.0  # a server that stops waits for its streams
@@ -30,5 +33,11 @@ class Settings:
     secret: bytes = field(
         default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False
     )
+    # Of one address, unless it has a key; None: half of all for other machines, any number for
+    # this one, 0: any number.
+    address_streams: int | None = None
+    address_connections: int | None = None
+    proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For is believed
+    private: bool = False  # figures, models and the API's description need a key, too
     origins: tuple[str, ...] = ()  # foreign pages that may connect; "*" for all
     local: bool = True  # listens on this machine only

@@ -11,9 +11,7 @@ from fastapi import APIRouter, WebSocket
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
-from waitinfo.serving.connection import Connection, Stopped
-from waitinfo.serving.guards import Refusal
-from waitinfo.serving.live import Live
+from waitinfo.serving.connection import Connection, Live, Stopped
 from waitinfo.serving.logs import log
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.wire import Gone, Stalled
@@ -44,6 +42,7 @@ class StreamConnection(Connection):
                 target=languages.target,
                 k=live.k,
                 vocabulary=served.vocabulary,
+                session=self.name,
                 secret=None if self.seat is None else self.seat.secret,
                 ticket=self._ticket(),
             )
@@ -78,8 +77,7 @@ class StreamConnection(Connection):
         if self.hub.draining:
             raise Stopped  # it would not get far, and its watchers have been sent away
         served = self.hub.models.find(start.model, start.system)
-        if served.free <= 0:
-            raise Refusal(503, "full", "all streams are in use", self.hub.settings.retry)
+        self.hub.check_free(served)
         live = Live.open(
             self.hub, served, self.client, start.k, start.lag, start.segmenter, start.resume
         )

@@ -25,7 +25,7 @@ async def watch(socket: WebSocket) -> None:
     name = socket.query_params.get("room", "")
     try:
         check_name(name)
-        hub.admit_watcher(socket.headers, socket.query_params, name)
+        hub.admit_watcher(socket, name)
         watching = Watching(socket, hub, name)
     except Refusal as refusal:
         hub.refuse(refusal)

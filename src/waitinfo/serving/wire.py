@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
@@ -21,7 +20,7 @@ else:
     Base = AutoWebSocketsProtocol
 
 
-FRAMES = "waitinfo.frames"  # extension of a scope: writes whole frames
+PROTOCOL = "waitinfo.protocol"  # extension of a scope: below ASGI
 PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
 PIECES = 1_024  # frames of one message
 CLOSING = 20.0  # seconds in which a client has to read the rest
@@ -83,14 +82,14 @@ class Wire:
         self._socket, self._stall, self._largest = socket, stall, largest
         self._lock = asyncio.Lock()
         self._deadline = Deadline(stall)
-        self._write = socket.scope.get("extensions", {}).get(FRAMES)
+        self._protocol = socket.scope.get("extensions", {}).get(PROTOCOL)
         self.closed = False
 
     def write(self, frame: bytes) -> bool:
         """Send a frame made for many at once, unless the client has not taken all before it."""
-        if self._write is None or self.closed or self._lock.locked():
+        if self._protocol is None or self.closed or self._lock.locked():
             return False
-        return bool(self._write(frame))
+        return bool(self._protocol.write_frame(frame))
 
     async def send(self, message: BaseModel | dict[str, Any] | str) -> None:
         if isinstance(message, BaseModel):
@@ -128,8 +127,13 @@ class Wire:
         if self.closed:
             return
         self.closed = True
-        with suppress(Exception):  # the client may have left meanwhile
+        try:
             await asyncio.wait_for(self._socket.close(code, reason), self._stall)
+        except TimeoutError:
+            if self._protocol is not None:  # it will not read the rest either
+                self._protocol.transport.abort()
+        except Exception:
+            """The client has left meanwhile."""
 
 
 def choose(socket: WebSocket, *names: str) -> str | None:
@@ -218,10 +222,14 @@ class WebSocketProtocol(Base):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(Gathering(transport))  # type: ignore[arg-type]
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.config.app.state.hub.visitors.leave(self.client[0] if self.client else "")
+
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)  # type: ignore[misc]
         if (scope := getattr(self, "scope", None)) is not None:
-            scope["extensions"][FRAMES] = self.write_frame
+            scope["extensions"][PROTOCOL] = self
 
     def write_frame(self, frame: bytes) -> bool:
         """Write a frame made for many clients, if this one has taken everything before."""

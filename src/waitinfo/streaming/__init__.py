@@ -1,6 +1,6 @@
 """Streaming: incremental decoding, many streams in one batch.
 
-From the inside out: `engine` (the model's caches and rounds) and `recorded` (the same for GPUs),
-`session` (one stream's text), `scheduler` (who is served when), `stream`, `translator` and
-`asynchronous` (what a user holds).
+From the inside out: `engine` (rounds, decisions, and what computes), `recorded` (the same on GPUs),
+`session` with `words` and `window` (one stream's text), `scheduler` with `channel` (who is served
+when), `stream`, `translator` and `asynchronous` (what a user holds).
 """

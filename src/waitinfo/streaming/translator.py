@@ -27,6 +27,9 @@ from waitinfo.trained.saving import LoadedModel, load_model
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
 
 
+WARM_WORDS = 4  # times two, of each stream
+
+
 class Translator:
     """Opens streams on one model and advances them together; may be used by many threads.
 
@@ -80,6 +83,19 @@ class Translator:
     def bytes_per_stream(self) -> int:
         """Memory that each stream takes, open or not."""
         return self._scheduler.engine.bytes_per_slot
+
+    def warm_up(self) -> None:
+        """Take the memory of all streams, and do what is slow for the first time. None is open."""
+        self._scheduler.engine.backend.take_memory()
+        for count in sorted({self.streams, self.streams // 2, 1} - {0}, reverse=True):
+            streams = [self.stream(history=0) for _ in range(count)]
+            try:
+                for _ in range(WARM_WORDS):
+                    self.push_many(dict.fromkeys(streams, "a b"))
+                self.finish_many(streams)
+            finally:
+                for stream in streams:
+                    stream.close()
 
     def check_dial(self, k: float | None) -> float:
         """A dial value as given, or the default; an error if it is out of range."""

@@ -207,9 +207,9 @@ class Evidence:
     def __init__(self, language: str | None) -> None:
         self.language = base_code(language)
         self.words = self.letters = self.foreign = 0
-        self._hits: Counter[frozenset[str]] = Counter()  # frequent words, by their languages
+        self.hits: Counter[frozenset[str]] = Counter()  # frequent words, by their languages
         self._distinct: dict[str, set[str]] = {}  # different words of other languages
-        self._scripts: Counter[str] = Counter()
+        self.scripts: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
         """Count the words and letters of a text."""
@@ -219,13 +219,13 @@ class Evidence:
             self.letters += len(word)
             languages = known.get(word.replace("’", "'"))
             if languages is not None:
-                self._hits[languages] += 1
+                self.hits[languages] += 1
                 if self.language not in languages:
                     self.foreign += 1
                     for language in languages:
                         self._distinct.setdefault(language, set()).add(word)
             elif not word.isascii():
-                self._scripts.update(map(script, filter(str.isalpha, word)))
+                self.scripts.update(map(script, filter(str.isalpha, word)))
 
     def other_language(self) -> str | None:
         """The name of the other language or script that the text is plainly in; None if none."""
@@ -235,7 +235,7 @@ class Evidence:
 
     def _other_script(self) -> str | None:
         own = SCRIPTS.get(self.language or "", "LATIN").split()
-        others = {name: count for name, count in self._scripts.items() if name not in own and name}
+        others = {name: count for name, count in self.scripts.items() if name not in own and name}
         letters = sum(others.values())
         dense = sum(count for name, count in others.items() if name in DENSE)
         if letters + 2 * dense < LEAST_LETTERS or letters < SCRIPT_SHARE * self.letters:
@@ -250,7 +250,7 @@ class Evidence:
         best, most = None, 0
         for language, distinct in self._distinct.items():
             hits = own = 0
-            for languages, count in self._hits.items():
+            for languages, count in self.hits.items():
                 if self.language not in languages:
                     hits += count if language in languages else 0
                 elif language not in languages:
@@ -271,6 +271,27 @@ def other_language(text: str, language: str | None) -> str | None:
     evidence = Evidence(language)
     evidence.add(text)
     return evidence.other_language()
+
+
+def likely_languages(text: str) -> dict[str, float]:
+    """The languages that a text may be in, the likeliest first; each with its share of the signs.
+
+    >>> next(iter(likely_languages("Ich habe das nicht gewusst, aber es ist so.")))
+    'de'
+    """
+    points: dict[str, float] = {}
+    evidence = Evidence(None)
+    evidence.add(text)
+    for languages, count in evidence.hits.items():
+        for language in languages:
+            points[language] = points.get(language, 0.0) + count / len(languages)
+    for name, count in evidence.scripts.items():
+        for language in (code for code, own in SCRIPTS.items() if name in own.split()):
+            share = count / len(SCRIPTS[language].split())
+            points[language] = points.get(language, 0.0) + share
+    whole = sum(points.values())
+    ordered = sorted(points, key=lambda language: -points[language])
+    return {language: points[language] / whole for language in ordered}
 
 
 class LanguageWarning(UserWarning):

@@ -38,13 +38,20 @@ def resolve_model(path: Path) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WaitinfoError(f"{folder / CONFIG}: cannot be read ({error})") from None
+    if not isinstance(config, dict):
+        raise WaitinfoError(f"{folder / CONFIG}: must be a JSON object")
     if config.get("format") != FORMAT:
         raise WaitinfoError(
             f"{folder}: model format {config.get('format')} is not supported; this version of "
             f"waitinfo reads format {FORMAT}, and imports published models (models --import)"
         )
+    for name in ("system", "model"):
+        if not isinstance(config.get(name), dict):
+            raise WaitinfoError(f"{folder / CONFIG}: has no settings of the {name}")
+    if not isinstance(config["system"].get("name"), str):
+        raise WaitinfoError(f"{folder / CONFIG}: does not name its system")
     return config
 
 

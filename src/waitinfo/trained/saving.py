@@ -133,11 +133,14 @@ def load_model(
         if dtype == AUTO:
             packed = any(name.endswith(SCALE) for name in stored)
             dtype = "int8" if packed and on_cpu else "float32"
+        if model_config.encoder_layers + model_config.decoder_layers > len(stored):
+            raise ValueError("more layers than weights")
         model = _build_model(model_config, stored, dtype)
         del stored
         return_freed_memory()  # as much as the weights take
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise WaitinfoError(f"{folder}: weights do not fit config.json ({error})") from None
+    except (RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WaitinfoError(f"{folder}: weights do not fit config.json ({reason})") from None
     try:
         model = model.to(device=device).eval()
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta

@@ -8,9 +8,8 @@ export function connect(path, query = {}) {
   const given = new URLSearchParams(location.hash.slice(1));
   const name = ["ticket", "key"].find((each) => given.has(each));
   if (!name) return new WebSocket(url);
-  if (/^[\w!#$%&'*+.^`|~-]+$/.test(given.get(name))) return new WebSocket(url, ["waitinfo", `waitinfo-${name}.${given.get(name)}`]);
-  url.searchParams.set(name, given.get(name));  // a key with spaces or the like
-  return new WebSocket(url);
+  const token = encodeURIComponent(given.get(name)).replace(/[()]/g, (c) => `%${c.charCodeAt(0).toString(16)}`);
+  return new WebSocket(url, ["waitinfo", `waitinfo-${name}.${token}`]);
 }
 
 // A secret that nobody can guess, in letters and digits.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
-from waitinfo.streaming.engine.events import WRITE, Reason, TokenEvent
+from waitinfo.streaming.engine.events import Reason, TokenEvent
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import NONE, OF_STATE, PolicyState, Step, as_array
@@ -52,6 +53,9 @@ class Backend(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Memory of all caches."""
+
+    def take_memory(self) -> None:  # noqa: B027 (a device has it from the beginning)
+        """Take all memory now that the system would give as it is used. No slot is open."""
 
     @abstractmethod
     def release(self, slot: int) -> None:
@@ -106,6 +110,8 @@ class HostBackend(Backend):
         self.rereads = system.simultaneous and not self.causal
         self._for_arrays = getattr(system.ready, "for_arrays", False)
         self._asks_state = bool(system.memory) or not set(OF_STATE).isdisjoint(system.asks)
+        self._by_numbers = self._for_arrays and not self._asks_state
+        self._decides_after = system.decides_after
 
     @abstractmethod
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
@@ -155,22 +161,35 @@ class HostBackend(Backend):
         if self.rereads:  # what was read is encoded when a token is computed from it
             slots.encoded[rows] = slots.length[rows]
             return
+        if len(rows) == 1 and self.causal:  # plain numbers are faster than arrays
+            slot = rows.item()
+            start, end = slots.encoded.item(slot), slots.length.item(slot)
+            if start < end:
+                end = min(end, start + max(SMALLEST_SHARE, self.rules.round_tokens))
+                slots.fail(self._encode([slot], [start], [end]))
+                slots.encoded[slot] = end
+            return
         counts = slots.length[rows] - slots.encoded[rows]
         if not self.causal:  # it has to wait for the whole source
             counts = np.where(slots.fed[rows], counts, 0)
-        rows, counts = rows[counts > 0], counts[counts > 0]
-        if not len(rows):
+        if not np.count_nonzero(counts):
             return
-        rows, counts = self._shares(rows, counts)
+        rows, counts = self._shares(rows[counts > 0], counts[counts > 0])
+        if int(counts.max()) * len(rows) <= PASS_TOKENS:
+            self._encode_group(rows, counts)
+            return
         order = (-counts).argsort(kind="stable")
         while len(order):
             size = max(1, PASS_TOKENS // int(counts[order[0]]))
             some, order = np.sort(order[:size]), order[size:]
-            starts = slots.encoded[rows[some]]
-            ends = starts + counts[some]
-            group = rows[some].tolist()
-            slots.fail(self._encode(group, starts.tolist(), ends.tolist()))
-            slots.encoded[group] = ends
+            self._encode_group(rows[some], counts[some])
+
+    def _encode_group(self, rows: Chosen, counts: Numbers) -> None:
+        """Encode so many tokens of each row in one pass."""
+        starts = self.slots.encoded[rows]
+        ends = starts + counts
+        self.slots.fail(self._encode(rows.tolist(), starts.tolist(), ends.tolist()))
+        self.slots.encoded[rows] = ends
 
     def _shares(self, rows: Chosen, counts: Numbers) -> tuple[Chosen, Numbers]:
         """Which slots encode how many of their tokens in this round.
@@ -191,11 +210,15 @@ class HostBackend(Backend):
         events: list[TokenEvent] = []
         found.append(events)  # also what was read before an error counts
         ready = self._read_on(rows, events)
-        able = np.zeros(len(rows), bool)
-        if len(ready):
-            self._write(ready, events)
-            able[rows.searchsorted(ready)] = self._may_write(ready)
-        # Rows that have not attempted to WRITE could not, and nothing has changed for them.
+        if not len(ready):
+            self.slots.settle(rows, False)
+            return
+        self._write(ready, events)
+        able = self._may_write(ready)
+        if len(ready) < len(rows):
+            # Rows that have not attempted to WRITE could not, and nothing has changed for them.
+            tried, able = able, np.zeros(len(rows), bool)
+            able[rows.searchsorted(ready)] = tried
         self.slots.settle(rows, able)
 
     def _read_on(self, rows: Chosen, events: list[TokenEvent]) -> Chosen:
@@ -209,14 +232,13 @@ class HostBackend(Backend):
         while True:
             ready = self._may_write(rows)
             hungry = ~ready & (slots.read[rows] < available)
-            if not hungry.any():
+            if not np.count_nonzero(hungry):
                 return rows[ready]
             events += slots.read_next(rows[hungry].tolist())
 
     def _alone(self, rows: Chosen) -> bool:
         """Whether there is a single row: plain numbers are faster than arrays."""
-        alone = len(rows) == 1 and self._for_arrays and not self._asks_state
-        return alone and not self.slots.forced
+        return self._by_numbers and len(rows) == 1 and not self.slots.forced
 
     def _may_write(self, rows: Chosen) -> Numbers:
         """[R] whether rows compute their next token now."""
@@ -254,11 +276,7 @@ class HostBackend(Backend):
             memory = self._ask("remember", state, found)
             slots.memory[rows[numbers]] = memory[numbers]
         for slot, number, token, last, cut, runs in choices:
-            info = found.infos[number]
-            slots.write(slot, token, info, runs, last)
-            counts = slots.read.item(slot), slots.written.item(slot)
-            totals = slots.source_info.item(slot), slots.target_info.item(slot)
-            events.append(TokenEvent(slot, WRITE, token, info, *counts, *totals, last, cut))
+            events.append(slots.write(slot, token, found.infos[number], runs, last, cut))
         if len(choices) < len(rows):
             refused = np.ones(len(rows), bool)
             refused[numbers] = False
@@ -275,14 +293,14 @@ class HostBackend(Backend):
     ) -> list[Choice]:
         """The rows that WRITE, and what."""
         slots, rules = self.slots, self.rules
-        accepted = self._accepted(state, found)
-        columns: Any = (
-            rows, state.read, state.written, state.complete, accepted,
-            slots.refused[rows], slots.patience[rows],
-            np.zeros(len(rows), bool) if forced is None else forced > 0,
+        columns = zip(
+            rows.tolist(), state.read.tolist(), state.written.tolist(), state.complete.tolist(),
+            self._accepted(state, found), slots.refused[rows].tolist(),
+            slots.patience[rows].tolist(),
+            repeat(False, len(rows)) if forced is None else (forced > 0).tolist(), strict=True,
         )  # fmt: skip
         choices = []
-        for number, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        for number, row in enumerate(columns):
             slot, read, written, complete, accepted, refused, patience, must = row
             if not found.finite[number]:
                 slots.fail([slot])
@@ -302,11 +320,11 @@ class HostBackend(Backend):
                 slots.refused[slot] += early
         return choices
 
-    def _accepted(self, state: PolicyState, found: Candidates) -> Numbers:
+    def _accepted(self, state: PolicyState, found: Candidates) -> list[bool]:
         """[R] whether the system takes the computed tokens."""
         if found.step is None:
-            return np.ones(len(found.tokens), bool)
-        return self._ask("accept", state, found)
+            return [True] * len(found.tokens)
+        return self._ask("accept", state, found).tolist()
 
     def _ask(self, method: str, state: PolicyState, found: Candidates) -> Numbers:
         """[R] or [R, M] what a method of the policy says about a step."""

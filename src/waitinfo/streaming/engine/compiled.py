@@ -118,7 +118,7 @@ class NativeBackend(TorchBackend):
         if self.next_info is not None:
             infos = arrays["embedded_info"][:count].tolist()
         finite = [math.isfinite(value) for value in arrays["value"][:count].tolist()]
-        step = self._step(tokens, state, before) if self.system.decides_after else None
+        step = self._step(tokens, state, before) if self._decides_after else None
         return Candidates(tokens, infos, finite, step)
 
     def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:

@@ -101,7 +101,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a round would do something."""
-        return bool((self.state.going & ~self.state.held).any())
+        return bool(np.count_nonzero(self.state.going & ~self.state.held))
 
     def can_go_on(self, slot: int) -> bool:
         """Whether a slot has something to do without more input."""

@@ -66,6 +66,12 @@ class TorchBackend(HostBackend):
     def nbytes(self) -> int:
         return sum(c.nbytes for c in (self.source_caches, self.memory, self.target_caches))
 
+    def take_memory(self) -> None:
+        for caches in (self.source_caches, self.memory, self.target_caches):
+            for cache in caches:
+                cache.keys.zero_()
+                cache.values.zero_()
+
     def release(self, slot: int) -> None:
         rows = range(slot, self.rows, self.slots.count)
         if slot in self.slots.failed:  # a stored NaN would spread even from masked positions

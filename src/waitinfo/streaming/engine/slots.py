@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine.decision import length_limit
-from waitinfo.streaming.engine.events import READ, TokenEvent
+from waitinfo.streaming.engine.events import READ, WRITE, Reason, TokenEvent
 from waitinfo.streaming.engine.loops import (
     LONGEST,
     PERIODS,
@@ -193,11 +193,16 @@ class Slots:
             self._turn += 1
             self.woken[slot] = self._turn
 
-    def settle(self, rows: Chosen, able: Numbers) -> None:
+    def settle(self, rows: Chosen, able: Numbers | bool) -> None:
         """Rows that cannot go on leave the rounds at once, without an empty round.
 
         able: [R] whether a row may WRITE once more.
         """
+        if len(rows) == 1:  # plain numbers are faster than arrays
+            slot = rows.item()
+            more = bool(able) or self.read.item(slot) < self.length.item(slot)
+            self.going[slot] = more and self.active.item(slot) and slot not in self.failed
+            return
         self.going[rows] = (able | (self.read[rows] < self.length[rows])) & self.active[rows]
         if self.failed:
             self.going[list(self.failed)] = False
@@ -267,26 +272,37 @@ class Slots:
             events.append(TokenEvent(slot, READ, token, total - before, *state))
         return events
 
-    def write(self, slot: int, token: int, info: float, runs: Numbers | None, last: bool) -> None:
+    def write(
+        self,
+        slot: int,
+        token: int,
+        info: float,
+        runs: Numbers | None,
+        last: bool,
+        cut: Reason | None,
+    ) -> TokenEvent:
         """One more target token of a slot; `runs` are those of the target then, None for all 0."""
-        written = self.written.item(slot)
-        self.targets[slot, written], self.paths[slot, written] = token, self.read[slot]
-        self.written[slot] = written + 1
-        self.target_info[slot] += info
+        read, written = self.read.item(slot), self.written.item(slot)
+        used = self.target_info.item(slot) + info
+        self.targets[slot, written], self.paths[slot, written] = token, read
+        self.written[slot], self.target_info[slot] = written + 1, used
         self.runs[slot] = 0 if runs is None else runs
         self.refused[slot] = self.tried_at[slot] = 0
         self.active[slot] = not last
         if self.forced:
             self.forced.written([slot])
+        after = (read, written + 1, self.source_info.item(slot), used)
+        return TokenEvent(slot, WRITE, token, info, *after, last, cut)
 
     # Loops
 
     def runs_after(self, slot: int, token: int) -> Numbers | None:
         """The runs [LONGEST] of a target after one more token; None if all are 0."""
         written = self.written.item(slot)
-        recent = self.targets[slot, max(0, written - LONGEST) : written][::-1]
+        recent = self.targets[slot, max(0, written - LONGEST) : written]
         if token not in recent.tolist():
             return None
+        recent = recent[::-1]
         runs = np.zeros(LONGEST, np.int32)
         runs[: len(recent)] = run_after(recent == token, self.runs[slot, : len(recent)])
         return runs

@@ -225,9 +225,8 @@ class Steps:
             source_info=totals.flatten(),
             target_info=spread(row.target_info),
         )
-        policy.asked = self._asked(
-            spread(row.slot), policy, row.memory.repeat_interleave(window, 0)
-        )
+        memory = row.memory[:, None].expand(-1, window, -1).flatten(0, 1)
+        policy.asked = self._asked(spread(row.slot), policy, memory)
         wanted = self.system.ready(policy).view(reads.shape) | row.is_forced[:, None]
         least = torch.where(row.is_forced, row.due, row.least)[:, None]
         complete, limit = policy.complete.view(reads.shape), length_limit(reads)

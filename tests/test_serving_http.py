@@ -1,0 +1,307 @@
+"""HTTP connections: slow ones, many of them, and requests that are much work."""
+
+from __future__ import annotations
+
+import json
+import socket as sockets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from tests.serving import (
+    JSON,
+    Running,
+    Watchdog,
+    post,
+    receive,
+    running,
+    send,
+    start,
+    toy_hub,
+    until,
+    wait_for,
+)
+from tests.streams import toy_model
+from waitinfo import Translator
+from waitinfo.errors import WaitinfoError
+from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
+from waitinfo.serving.settings import Settings
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(toy_hub(head=0.3, body=0.6)) as found:
+        yield found
+
+
+def say(server: Running, text: bytes) -> bytes:
+    """What the server answers to these bytes, until it closes the connection."""
+    with server.dial() as socket:
+        socket.sendall(text)
+        return rest(socket)
+
+
+def rest(socket: sockets.socket) -> bytes:
+    found = b""
+    try:
+        while part := socket.recv(1 << 16):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+# Limits of time
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: ", b"\x16\x03\x01",
+        post(b"/translate", b"x" * 100)[:-50], post(b"/nowhere", b"x" * 100)[:-50],
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /heal",
+        b"GET /v1/stream HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n",
+    ],
+)  # fmt: skip
+def test_whoever_does_not_finish_a_request_is_cut_off(server: Running, sent: bytes) -> None:
+    with server.dial() as socket:
+        socket.sendall(sent)
+        found = rest(socket)  # ends because the server closes
+    assert found.count(b"HTTP/1.1 200") == (1 if b"healthz" in sent else 0)
+    wait_for(lambda: not server.server.server_state.connections)
+    assert not server.hub.visitors._open
+
+
+def test_a_request_that_waits_for_the_model_is_not_cut_off(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = server.hub.models.find().translator._scheduler.engine
+    advance, slept = engine.advance, []
+
+    def slow(*arguments: Any) -> Any:
+        if not slept:
+            slept.append(wait_for(lambda: server.server.server_state.connections))
+            import time
+
+            time.sleep(1.0)  # longer than a head or a body may take
+        return advance(*arguments)
+
+    monkeypatch.setattr(engine, "advance", slow)
+    body = json.dumps({"q": "ba", "source": "de", "target": "en"}).encode()
+    assert status(say(server, post(b"/translate", body))) == 200
+
+
+def test_two_lengths_of_a_body_are_refused(server: Running) -> None:
+    for order in (0, 1):
+        lines = [b"Content-Length: 4\r\n", b"Transfer-Encoding: chunked\r\n"][:: 1 - 2 * order]
+        head = b"POST /translate HTTP/1.1\r\nHost: a\r\n%s%s\r\n" % (lines[0], lines[1])
+        found = say(server, head + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert status(found) == 400 and found.count(b"HTTP/1.1 ") == 1
+
+
+# Limits of number
+
+
+def test_an_address_has_its_share_of_connections() -> None:
+    with running(toy_hub(address_connections=2)) as server:
+        with server.dial() as one, server.connect() as two:
+            start(two)
+            assert status(say(server, b"GET /healthz HTTP/1.1\r\n\r\n")) == 503
+            with pytest.raises(InvalidStatus) as refused, server.connect():
+                pass
+            assert refused.value.response.status_code == 503
+            one.shutdown(sockets.SHUT_RDWR)
+            send(two, "end")
+            until(two, "ended")
+        wait_for(lambda: not server.hub.visitors._open)
+        assert status(say(server, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")) == 400
+        assert status(say(server, post(b"/translate", b"{}"))) == 400
+
+
+def test_descriptors_are_kept_in_reserve() -> None:
+    with running(toy_hub()) as server:
+        assert server.hub.descriptors > RESERVE
+        with server.dial() as early:
+            wait_for(lambda: server.server.server_state.connections)
+            server.hub.descriptors = 0
+            assert say(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") == b""
+            server.hub.descriptors = 1 << 30
+            early.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert status(rest(early)) == 200
+
+
+def forwarded(address: str) -> dict[str, Any]:
+    return {"additional_headers": {"X-Forwarded-For": address}}
+
+
+def test_an_address_has_its_share_of_streams_behind_a_proxy_too() -> None:
+    hub = toy_hub(streams=4, proxies=("127.0.0.0/8",), silent=1e9)
+    with (
+        running(hub) as server,
+        server.connect(**forwarded("9.9.9.9")) as one,
+        server.connect(**forwarded("8.8.8.8, 9.9.9.9")) as two,
+    ):
+        start(one), start(two)
+        with pytest.raises(InvalidStatus) as refused, server.connect(**forwarded("9.9.9.9")):
+            pass
+        assert refused.value.response.status_code == 429
+        assert b"this address may open 2 streams" in refused.value.response.body
+        with server.connect(**forwarded("7.7.7.7")) as three:
+            assert start(three)["type"] == "started"
+    with (  # nobody is believed, and this machine may have all
+        running(toy_hub(streams=2)) as server,
+        server.connect(**forwarded("9.9.9.9")) as one,
+        server.connect() as two,
+    ):
+        assert start(one)["type"] == start(two)["type"] == "started"
+
+
+def test_streams_that_have_said_nothing_make_room() -> None:
+    with running(toy_hub(streams=2, silent=0.0)) as server:
+        with server.connect() as speaker, server.connect() as silent:
+            start(speaker, k=2), start(silent)
+            send(speaker, "text", text="ba ", id=1)
+            until(speaker, "idle")
+            with server.connect() as newcomer:
+                assert start(newcomer, k=2)["type"] == "started"
+                assert until(silent, "ended")[-1]["reason"] == "idle"
+                send(newcomer, "text", text="ba ", id=1)
+                until(newcomer, "idle")
+                with pytest.raises(InvalidStatus) as refused, server.connect():
+                    pass
+                assert refused.value.response.status_code == 503
+                send(speaker, "end")
+                assert until(speaker, "ended")[-1]["reason"] == "end"
+        wait_for(lambda: server.hub.models.find().free == 2)
+        assert server.hub.metrics.streams.labels("toy")._value.get() == 0
+
+
+def test_young_silent_streams_stay() -> None:
+    with running(toy_hub(streams=1, silent=1e9)) as server, server.connect() as silent:
+        start(silent)
+        with pytest.raises(InvalidStatus) as refused, server.connect():
+            pass
+        assert refused.value.response.status_code == 503
+
+
+def test_addresses() -> None:
+    visitors = Visitors(Settings(proxies=("10.0.0.0/8", "::1"), address_connections=1))
+
+    def origin(peer: str, *values: str) -> str:
+        return visitors.origin(peer, [(b"x-forwarded-for", value.encode()) for value in values])
+
+    assert origin("9.9.9.9", "1.1.1.1") == "9.9.9.9"
+    assert origin("10.0.0.1", "1.1.1.1, 2.2.2.2") == "2.2.2.2"
+    assert origin("10.0.0.1", "1.1.1.1", "2.2.2.2, 10.0.0.2") == "2.2.2.2"
+    assert origin("10.0.0.1", "1.1.1.1, nonsense") == "10.0.0.1" == origin("10.0.0.1")
+    assert origin("::1", "[2001:db8::5]:80, 10.1.1.1:99") == "2001:db8::5"
+    assert owner("2001:db8::5") == owner("2001:db8::6") != owner("2001:db8:1::5")
+    assert owner("::ffff:9.9.9.9") == owner("9.9.9.9") != owner("9.9.9.8")
+    assert visitors.enter("1.1.1.1") and not visitors.enter("1.1.1.1") and visitors.enter("1.1.1.2")
+    visitors.leave("1.1.1.1")
+    assert visitors.enter("1.1.1.1") and all(visitors.enter("10.0.0.1") for _ in range(3))
+    assert parse_address("x") is None
+    with pytest.raises(WaitinfoError, match="--proxy x"):
+        networks(["x"])
+
+
+# Work in small steps
+
+
+def form(text: str) -> bytes:
+    return b"source=de&target=en&q=" + text.encode()
+
+
+def asked(q: Any, **fields: Any) -> bytes:
+    return json.dumps({"q": q, "source": "de", "target": "en", **fields}).encode()
+
+
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+PARTS = b"Content-Type: multipart/form-data; boundary=x\r\n"
+HEAVY = {
+    "newlines": (asked("\n" * (MEGABYTE // 2)), JSON),
+    "lines": (asked(" \n" * (MEGABYTE // 3)), JSON),
+    "words": (asked("a\n" * (MEGABYTE // 3)), JSON),
+    "letters": (asked("a" * MEGABYTE), JSON),
+    "marks": (asked("a" + "\u0301\u0316" * 80_000), JSON),
+    "control": (asked("\u0001" * 160_000), JSON),
+    "ideographs": (json.dumps({"q": "漢" * 300_000}, ensure_ascii=False).encode(), JSON),
+    "numbers": (asked([0] * (MEGABYTE // 4)), JSON),
+    "texts": (asked([""] * (MEGABYTE // 5)), JSON),
+    "brackets": (b"[" * MEGABYTE, JSON),
+    "nested": (b'{"q":' * (MEGABYTE // 6), JSON),
+    "fields": (json.dumps({f"a{n}": n for n in range(60_000)}).encode(), JSON),
+    "percents": (form("%41" * (MEGABYTE // 3)), FORM),
+    "ampersands": (b"&" * MEGABYTE, FORM),
+    "parts": (b"\r\n--x" * (MEGABYTE // 5), PARTS),
+    "parts with names": (b'\r\n--x\r\nname="q"\r\n\r\na' * 40_000, PARTS),
+    "tags": (asked("<p>" * (MEGABYTE // 4), format="html"), JSON),
+    "bold": (asked("<b></b>" * (MEGABYTE // 8), format="html"), JSON),
+    "one tag": (asked("<a " * (MEGABYTE // 4), format="html"), JSON),
+    "attributes": (asked("<b " + " ".join(f"a{n}" for n in range(120_000)), format="html"), JSON),
+    "bytes": (b"\xff" * MEGABYTE, JSON),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_no_request_holds_the_event_loop(server: Running, name: str) -> None:
+    body, kind = HEAVY[name]
+    with Watchdog() as watchdog:
+        answer = say(server, post(b"/translate", body, kind))
+    assert status(answer) in (200, 400, 413)
+    assert watchdog.longest < 0.05, watchdog.step
+
+
+def test_heads_are_short(server: Running) -> None:
+    many = b"".join(b"X-%d: a\r\n" % n for n in range(50_000))
+    with Watchdog() as watchdog:
+        assert status(say(server, b"GET / HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n")) == 400
+        path = b"/" + b"a" * 60_000
+        assert status(say(server, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")) in (400, 404)
+    assert watchdog.longest < 0.05, watchdog.step
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[" * 60_000, '{"type":' * 8_000, json.dumps({"type": "text", "text": "a " * 9_000}),
+        json.dumps({"type": "text", "text": "漢" * 10_000}),
+        json.dumps({"type": "text", "text": "a" + "\u0301\u0316" * 2_000}),
+        json.dumps({"type": "start", "resume": {"path": [["a", {}]] * 5_000}}),
+        json.dumps({"type": "start", "resume": {"path": [[5, 5]] * 7_000, "position": 5}}),
+        json.dumps({f"a{n}": n for n in range(4_000)}), "\u0000" * 60_000,
+    ],
+)  # fmt: skip
+def test_no_message_holds_the_event_loop(server: Running, message: str) -> None:
+    with server.connect() as socket, Watchdog() as watchdog:
+        start(socket, k=2)
+        socket.send(message)
+        send(socket, "stats")
+        while receive(socket)["type"] not in ("stats", "ended"):
+            pass
+    assert watchdog.longest < 0.05, watchdog.step
+
+
+def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator(toy_model("wait-k"), streams=3)
+    engine, used = translator._scheduler.engine, set()
+    advance = engine.advance
+
+    def noted(*arguments: Any) -> Any:
+        used.update(np.flatnonzero(engine.state.active).tolist())
+        return advance(*arguments)
+
+    monkeypatch.setattr(engine, "advance", noted)
+    plain = Translator(toy_model("wait-k"), streams=3).translate("ba be bi.")
+    translator.warm_up()
+    assert used == {0, 1, 2} and translator.open_streams == 0
+    assert translator.translate("ba be bi.") == plain
