@@ -8,10 +8,13 @@ import random
 import pytest
 
 pytest.importorskip("lxml", reason="needs the extra serve")
+pytest.importorskip("greenlet", reason="needs greenlet")
 
 from tests.fuzz.targets import TARGETS, corpus, folder, model
 
-CHANGES = {"html": 20, "body": 20, "tokens": 10, "model": 2}
+CHANGES = {
+    "html": 20, "body": 20, "tokens": 10, "model": 2, "messages": 20, "replay": 20, "frames": 5,
+}  # fmt: skip
 
 
 def changed(draw: random.Random, data: bytes) -> bytes:

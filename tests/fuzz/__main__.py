@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
-parser.add_argument("target", choices=("html", "body", "tokens", "model"))
+NAMES = ("html", "body", "tokens", "model", "messages", "replay", "frames")
+parser.add_argument("target", choices=NAMES)
 parser.add_argument("--seconds", type=int, default=3600)
 parser.add_argument("--found", type=Path, default=Path("fuzz-found"), help="where finds are put")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from tests.fuzz import streams
 from tests.streams import toy_model, toy_tokenizer
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
@@ -98,7 +99,10 @@ def model(data: bytes) -> None:
         load_model(place, "cpu")
 
 
-TARGETS: dict[str, Target] = {"html": html, "body": body, "tokens": tokens, "model": model}
+TARGETS: dict[str, Target] = {
+    "html": html, "body": body, "tokens": tokens, "model": model,
+    "messages": streams.messages, "replay": streams.replay, "frames": streams.frames,
+}  # fmt: skip
 
 
 def corpus(name: str) -> list[bytes]:
