@@ -342,3 +342,12 @@ def test_who_sends_nothing_but_errors_is_slowed_down(monkeypatch: pytest.MonkeyP
         send(right, "text", text="ba be. ")
         send(right, "end")
         assert until(right, "ended")[-1]["reason"] == "end"
+
+
+def test_a_client_that_stops_reading_is_closed_although_nothing_more_is_sent() -> None:
+    with running(toy_hub(stall=0.3)) as server, server.connect() as socket:
+        start(socket)
+        (protocol,) = server.server.server_state.connections
+        server.server._loop.call_soon_threadsafe(protocol.pause_writing)
+        wait_for(lambda: server.hub.metrics.closed.labels("slow")._value.get() == 1)
+        wait_for(lambda: server.hub.models.find().free == 4)
