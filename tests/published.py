@@ -7,6 +7,7 @@ runs, in Node.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -84,9 +85,16 @@ def _engine() -> Path:
 
 @cache
 def bergamot_lines(pair: str, count: int) -> list[tuple[str, str]]:
-    """Sentences, and what the official engine makes of them; Portuguese ones are its own."""
+    """Sentences, and what the official engine makes of them.
+
+    From ntrex.en and ntrex.pt in the folder WAITINFO_SETS; without it, those of the example corpus,
+    whose Portuguese translations are the engine's.
+    """
     engine, model = _engine(), firefox_model(pair)
-    if pair == "pten":
+    if sets := os.environ.get("WAITINFO_SETS"):
+        text = (Path(sets) / f"ntrex.{pair[:2]}").read_text("utf-8")
+        lines = text.splitlines()[:count]
+    elif pair == "pten":
         lines = [line for _, line in bergamot_lines("enpt", count)]
     else:
         rows = TATOEBA.read_text("utf-8").splitlines()
