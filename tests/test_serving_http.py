@@ -182,7 +182,7 @@ def test_streams_that_have_said_nothing_make_room() -> None:
                 send(speaker, "end")
                 assert until(speaker, "ended")[-1]["reason"] == "end"
         wait_for(lambda: server.hub.models.find().free == 2)
-        assert server.hub.metrics.streams.labels("toy")._value.get() == 0
+        wait_for(lambda: server.hub.metrics.streams.labels("toy")._value.get() == 0)
 
 
 def test_young_silent_streams_stay() -> None:

@@ -7,6 +7,7 @@ import lzma
 import random
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,30 @@ def tokenizer() -> Tokenizer:
 
 
 # Reading
+
+
+@pytest.mark.parametrize("letter", ["漢", "あ", "日"])
+def test_a_long_sentence_is_encoded_in_proportion_to_its_letters(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, letter: str
+) -> None:
+    """Letters that the vocabulary does not have are bytes, and these are forgotten like others."""
+    encode, encoded = Tokenizer._encode, []
+    inside = Tokenizer.encode_inside
+
+    def counted(method: Any) -> Any:
+        return lambda self, text: encoded.append(len(text)) or method(self, text)
+
+    monkeypatch.setattr(Tokenizer, "_encode", counted(encode))
+    monkeypatch.setattr(Tokenizer, "encode_inside", counted(inside))
+    costs = []
+    for length in (200, 1_600):
+        text = letter * length
+        encoded.clear()
+        word = GrowingWord(tokenizer)
+        found = word.add(text) + word.close()
+        costs.append(sum(encoded) / length)
+        assert found == tokenizer._processor.encode(text)
+    assert costs[1] <= 1.5 * costs[0]
 
 
 def test_marks_without_end_are_looked_at_once(
