@@ -68,10 +68,10 @@ class RejectOddTokens(System):
         return (step.tokens % 2 == 0).cpu()
 
 
-class Veto(System):
+class Inquirer(System):
     """Asks for all that a policy may ask for in every engine, and remembers."""
 
-    name = "veto"
+    name = "inquirer"
     dial = Dial("k", 1.0, minimum=0.0, whole=False)
     asks = ("source", "target", "logits", "states", "attention", "before")
     memory = (0.5, -1.0)  # half of the mean lag, the newest most; the token written last
@@ -97,7 +97,7 @@ class Veto(System):
         return torch.stack([(lag + 2 * before) / 4, step.tokens.double()], -1)
 
 
-OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Veto)}
+OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Inquirer)}
 NAMES = [*SYSTEMS, *OWN]
 
 

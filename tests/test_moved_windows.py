@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import Veto, recorded_engine
+from tests.engines import Inquirer, recorded_engine
 from tests.streams import WORDS, calibration, record, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
@@ -125,7 +125,10 @@ def test_every_kind_of_attention_continues(system: str) -> None:
 
 @pytest.mark.parametrize(
     ("system", "k"),
-    [("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)],
+    [
+        *(("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)),
+        ("veto", 1),
+    ],
 )
 def test_every_policy_continues(system: str, k: float) -> None:
     assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=7, k=k) > 1
@@ -138,7 +141,7 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
             "waitinfo.streaming.translator.new_engine",
             lambda *given: recorded_engine(*given[:6]),
         )
-    server = Translator(replace(toy_model(), system=Veto()), streams=4, capacity=24)
+    server = Translator(replace(toy_model(), system=Inquirer()), streams=4, capacity=24)
     words = plain(8, 12)
     assert interrupt_everywhere(server, words, "none:8", every=4, k=1.0) > 1
     stream = server.stream(1.0, segment="none:8")

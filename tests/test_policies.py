@@ -12,7 +12,7 @@ import torch
 
 from tests.conftest import tiny_config
 from tests.engines import restless, sentences
-from tests.oracle import Unfinished, literal_weights, uncached_decodes
+from tests.oracle import Unfinished, batch_of, literal_weights, uncached_decodes
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
@@ -79,6 +79,28 @@ def sure(least: float) -> Rule:
     return lambda now: max(now.probabilities(now.read).values()) >= least
 
 
+def vetoed(k: float, rate: float, keep: float, most: float, info: bool) -> Rule:
+    """Its memory is worked out again from the path that it has written so far."""
+
+    def margin(now: Begun, written: int, read: int) -> float:
+        received, used = float(read), float(written)
+        if info:
+            source = now.model.embed_source(torch.tensor([now.tokens[:read]])).info
+            target = now.model.embed_target(torch.tensor([[BOS, *now.written[:written]]])).info
+            received, used = source.sum().item(), target.sum().item() - 1
+        return received - rate * used - k
+
+    def rule(now: Begun) -> bool:
+        written = len(now.written)
+        spare = margin(now, written, now.read)
+        kept = margin(now, written - 1, now.path[-1]) if written else 0
+        if spare < 0 or spare < keep * kept or now.read < written + 2:
+            return False
+        return spare >= most or (now.read > 1 and now.best(now.read) == now.best(now.read - 1))
+
+    return rule
+
+
 def in_chunk(k: int, marks: set[int], starts: set[int]) -> Rule:
     def rule(now: Begun) -> bool:
         end = words = 0
@@ -138,8 +160,11 @@ def test_rule_equals_brute_force(
     tiny_model, name: str, options: dict, k: float, rule: Rule, guard: bool
 ) -> None:
     model = restless(tiny_model(seed=5, info="attention"))
+    check_rule(model, with_words(build_system(name, options)), k, rule, guard)
+
+
+def check_rule(model: Transformer, system: System, k: float, rule: Rule, guard: bool) -> None:
     sources = sentences(6, seed=8)
-    system = with_words(build_system(name, options))
     found = Decoder(model, system, "guard" if guard else "allow").decode(sources, k)
     lags = set()
     for source, hypothesis in zip(sources, found, strict=True):
@@ -199,3 +224,26 @@ class AskingGMA(GMA):
 def test_wrong_combinations_are_refused(make: Callable, config: dict, message: str) -> None:
     with pytest.raises(WaitinfoError, match=message):
         make().check_model(tiny_config(**config))
+
+
+@pytest.mark.parametrize("info", ["attention", "none"])
+@pytest.mark.parametrize(
+    ("rate", "keep", "most"), [(1.0, 0.5, 5.0), (1.2, 0.85, 2.0), (1.0, 0.0, 1.0)]
+)
+def test_veto_equals_brute_force(
+    tiny_model, info: str, rate: float, keep: float, most: float
+) -> None:
+    """Over wait-info, and over wait-k for a model without info."""
+    model = restless(tiny_model(seed=5, info=info))
+    system = build_system("veto", {"rate": rate, "keep": keep, "most": most})
+    check_rule(model, system, 1.0, vetoed(1.0, rate, keep, most, info != "none"), guard=True)
+
+
+def test_veto_trains_without_info_along_wait_k() -> None:
+    """A rate of 1.25 reads one token more after every four, and the floor reads two at first."""
+    batch = batch_of([([5] * 9, [6] * 9), ([5, 6], [7] * 5)])
+    system = build_system("veto", {"rate": 1.25})
+    system.check_model(tiny_config(info="none"))
+    path = system.path(batch, None, None, 1.0)
+    assert path[0].tolist() == [2, 3, 4, 5, 6, 8, 9, 10, 10, 10]
+    assert path[1].tolist() == [2] + [3] * 9

@@ -163,7 +163,8 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
     infos = (draw.integers(0, 20, rows) / 2 for _ in range(2))
     source = np.where(np.arange(9) < read[:, None], draw.integers(4, 40, (rows, 9)), 0)
     counts: Any = (k.astype(float), read, written, draw.random(rows) < 0.2, *infos)
-    state = PolicyState(*counts, {"source": source})
+    memory = draw.integers(0, 9, (rows, 1)).astype(float)
+    state = PolicyState(*counts, {"source": source, "memory": memory})
     weights = draw.random((rows, 2, 3, 9)) * (np.arange(9) < read[:, None, None, None])
     predicted: Any = draw.integers(4, 7, (2, rows))
     logits = draw.normal(size=(rows, 8), scale=4)
@@ -171,11 +172,11 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
         predicted[0], asked={"logits": logits, "attention": weights, "before": predicted[1]}
     )
     assert hasattr(system.ready, "for_arrays") is (name not in AFTER_THE_STEP)
-    for method in ("ready", "accept", "wait", "earlier"):
+    for method in ("ready", "accept", "wait", "earlier", "remember"):
         ask: Any = getattr(system, method)
         if not hasattr(ask, "for_arrays"):
             continue
-        after = method in ("accept", "wait")
+        after = method in ("accept", "wait", "remember")
         decided = ask(state.tensors(), step.tensors()) if after else ask(state.tensors())
         found = ask(state, step) if after else ask(state)
         assert found.tolist() == decided.tolist(), method

@@ -123,6 +123,17 @@ class Scene:
             logger.removeHandler(self.errors)
             asyncio.set_event_loop(None)
             loop.close()
+            self.forget()
+
+    def forget(self) -> None:
+        """Let everything go: the finalizers of what is left lead to the world, and it to them."""
+        world = self.world
+        for engine in (hub.models.find().translator._scheduler.engine for hub in self.hubs):
+            vars(engine).pop("world", None)
+        for parts in (world.threads, world.links, world.checks, world.transport_checks):
+            parts.clear()
+        world.accept = None
+        del world.loop
 
     # The server
 

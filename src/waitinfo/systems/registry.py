@@ -95,6 +95,7 @@ SYSTEMS = Registry(
         "gma": ".gma:GMA",
         "gsimt": ".gsimt:GSiMT",
         "wait-info": ".wait_info:WaitInfo",
+        "veto": ".veto:Veto",
         "local-agreement": ".local_agreement:LocalAgreement",
         "alignatt": ".alignatt:AlignAtt",
         "confidence": ".confidence:Confidence",

@@ -82,16 +82,21 @@ class WaitInfo(System):
             tokens = torch.arange(1, received.shape[1] + 1, device=received.device)
             received = tokens.to(received).expand(received.shape)
         written = torch.arange(target_info.shape[1], device=target_info.device)
-        needed = self._needed(dial_rows(k, target_info), written, used_info(target_info))
+        dials = dial_rows(k, target_info).expand(len(target_info), 1)
+        needed = self._needed(dials, written, used_info(target_info))
         return shortest_prefixes(received, needed, lengths, self.options.floor)
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
-        received = state.read if self.options.source_mean else state.source_info
-        enough = received >= self._needed(state.k, state.written, state.target_info)
+        enough = self.margin(state) >= 0
         if self.options.floor:
             enough &= state.read >= state.written + 2
         return state.complete | enough
+
+    def margin(self, state: PolicyState) -> Tensor:
+        """[B] float64: what was received beyond the need of the next token, in info or tokens."""
+        received = state.read if self.options.source_mean else state.source_info
+        return received - self._needed(state.k, state.written, state.target_info)
 
     def _needed(self, k: Tensor, written: Tensor, used: Tensor) -> Tensor:
         """What must be received before the next token: info, or tokens of the mean info.
