@@ -377,7 +377,7 @@ def test_the_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     manifest = json.loads((tmp_path / "c" / "corpus.json").read_text("utf-8"))
     assert manifest["distillation"]["teacher"]["k"] == 3
     for arguments, message in (
-        (("--teacher", full, "--system", "wait-k", "--k", 5), "requires a causal encoder"),
+        (("--teacher", full, "--system", "wait-info", "--k", 5), "requires a causal encoder"),
         (("--teacher", multipath, "--beam", 4), "only full-sentence models offer it"),
         (("--teacher", multipath, "--choose", "chrf", "--best", 3), "more translations than beams"),
         (("--teacher", full, "--k", 5), "has no k"),

@@ -181,10 +181,10 @@ def test_a_bidirectional_encoder_sums_info_as_it_reads() -> None:
     assert infos == pytest.approx(expected)
 
 
-def test_a_simultaneous_system_requires_a_causal_encoder() -> None:
-    model = Transformer(tiny_config(encoder="bidirectional"))
+def test_a_trained_policy_requires_a_causal_encoder() -> None:
+    model = Transformer(tiny_config(encoder="bidirectional", info="attention"))
     with pytest.raises(WaitinfoError, match="requires a causal encoder"):
-        Engine(model, build_system("wait-k"))
+        Engine(model, build_system("wait-info"))
 
 
 @pytest.mark.parametrize("kind", [Engine, recorded_engine])

@@ -134,7 +134,7 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--pack", "nowhere", "--out", str(tmp_path / "n")], "nowhere: no such model"),
         (["--pack", str(folder), "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
         (["--pack", "de-en", "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
-        (["--out", "x"], "only with --pack"),
+        (["--out", "x"], "only with --pack or --import"),
         (["xx-yy"], "unknown model 'xx-yy'"),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -21,6 +21,13 @@ class ModelsArguments(PluginOptions):
     pack: Annotated[
         Path | None, typer.Option(help="Write a small copy of this model or run folder …")
     ] = None
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Write a published model as a model folder: Firefox, CTranslate2, .argosmodel …",
+        ),
+    ] = None
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
     dtype: Annotated[
         str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
@@ -28,7 +35,7 @@ class ModelsArguments(PluginOptions):
 
 
 def models(options: ModelsArguments) -> None:
-    """List the models that come with waitinfo, show one's card, or pack one of your own.
+    """List the models that come with waitinfo, show one's card, pack or import another.
 
     Examples:
 
@@ -37,12 +44,18 @@ def models(options: ModelsArguments) -> None:
         waitinfo models de-en
 
         waitinfo models --pack run --out my-model --dtype int8
+
+        waitinfo models --import translate-zh_en-1_9.argosmodel --out zh-en
     """
-    if options.pack is not None:
+    if options.pack is not None and options.published is not None:
+        raise WaitinfoError("--pack and --import: give one of them")
+    if options.published is not None:
+        _import(options.published, options.out, options.dtype)
+    elif options.pack is not None:
         options.load_plugins()
         _pack(options.pack, options.out, options.dtype)
     elif options.out is not None:
-        raise WaitinfoError("--out: only with --pack")
+        raise WaitinfoError("--out: only with --pack or --import")
     elif options.name is not None:
         _show(options.name)
     else:
@@ -85,6 +98,17 @@ def _show(name: str) -> None:
     else:
         print(models[name].card, end="")
     note(f"folder: {models[name].folder}")
+
+
+def _import(source: Path, out: Path | None, dtype: str) -> None:
+    from waitinfo.cli.console import note
+    from waitinfo.importing import SYSTEM, import_model
+
+    if out is None:
+        raise WaitinfoError("--import: give --out, the folder to write")
+    import_model(source, out, dtype)
+    size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+    note(f"{out}: {size / 1e6:.1f} MB of weights; it translates by {SYSTEM}, see --system")
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.errors import unknown
-from waitinfo.model.cache import CacheRows, KeyValueCache, Pages
+from waitinfo.model.cache import CacheRows, KeyValueCache, Pages, StateCache
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
@@ -120,6 +120,47 @@ class SelfAttention(nn.Module):
         keys, values = cache.view(view.position.rows, view.position.keys)
         mixed = attend(queries, keys, values, view.bias, view.bias is None, dropout)
         return self.out(merge_heads(mixed))
+
+
+class RecurrentUnit(nn.Module):
+    """In the place of a decoder's self-attention: the SSRU of Kim et al. (2019).
+
+    c_t = f_t c_t-1 + (1 - f_t) W x_t with f_t = sigmoid(W_f x_t + b_f); its output is relu(c_t).
+    All that it knows of earlier positions is one vector; attention keeps keys and values of each.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(width, 2 * width)  # W_f, then W
+        self.sigmoid: Callable[[Tensor], Tensor] = torch.sigmoid
+
+    def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
+        """[B, T, d] -> [B, T, d]."""
+        forget, fresh = self.project(x).chunk(2, dim=-1)
+        forget = self.sigmoid(forget)
+        fresh = (1 - forget) * fresh
+        position = view.position
+        if not isinstance(cache, StateCache) or position is None:
+            return F.relu(torch.stack(self._states(forget, fresh, torch.zeros_like(x[:, 0])), 1))
+        first = position.at[:, 0]
+        states = torch.stack(self._states(forget, fresh, cache.before(position.rows, first)), 1)
+        # Padding is behind the positions of a row, and not at the place that would come next.
+        follows = position.at == first[:, None] + torch.arange(x.shape[1], device=x.device)
+        count = follows.long().cumprod(1).sum(1)
+        every = torch.arange(len(x), device=x.device)
+        for back in (2, 1):
+            last = count - back
+            at = torch.where(last < 0, -1, first + last)
+            cache.keep(states[every, last.clamp_min(0)], position.rows, at)
+        return F.relu(states)
+
+    @staticmethod
+    def _states(forget: Tensor, fresh: Tensor, state: Tensor) -> list[Tensor]:
+        found = []
+        for kept, new in zip(forget.unbind(1), fresh.unbind(1), strict=True):
+            state = kept * state + new
+            found.append(state)
+        return found
 
 
 @dataclass(frozen=True)

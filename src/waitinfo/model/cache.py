@@ -167,6 +167,42 @@ class PagedCache(KeyValueCache):
         )
 
 
+class StateCache(KeyValueCache):
+    """The state of a recurrent unit after the last two positions: [rows, 2, d].
+
+    One more than the last, so that a position can be computed again. The state before the first
+    position is zero, whatever is stored.
+    """
+
+    def __init__(self, rows: int, width: int, like: Tensor) -> None:
+        self.states = like.new_zeros(rows, 2, width)
+        self.position = 0  # of all rows, where they write in lockstep; not needed here
+
+    def before(self, rows: CacheRows, at: Tensor) -> Tensor:
+        """The states before the positions at [R]: [R, d]."""
+        return self.states[rows.index, at % 2] * (at > 0)[:, None]
+
+    def keep(self, states: Tensor, rows: CacheRows, at: Tensor) -> None:
+        """Store the states [R, d] after the positions at [R]; nothing where that is negative."""
+        kept = self.states[rows.index, (at + 1) % 2]
+        self.states[rows.index, (at + 1) % 2] = torch.where(at[:, None] < 0, kept, states)
+
+    def clear(self, row: int) -> None:
+        self.states[row] = 0
+
+    def reorder(self, index: Tensor) -> None:
+        self.states = self.states[index]
+
+    def resize(self, index: Tensor | None, capacity: int, length: int) -> None:
+        """Keep some rows (None: all); states have no length."""
+        if index is not None:
+            self.reorder(index)
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.nbytes
+
+
 class LayerCaches(list[KeyValueCache]):
     """The caches of all layers; `joint` is the tensor that they are parts of, if they are.
 

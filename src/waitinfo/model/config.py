@@ -17,6 +17,9 @@ SIZES: dict[str, dict[str, int]] = {
 CHOICES = {
     "encoder": ("causal", "bidirectional"),
     "norm": ("pre", "post"),
+    "decoder": ("attention", "ssru"),
+    "activation": ("relu", "swish"),
+    "positions": ("closed", "open"),
     "info": ("none", "attention", "frequency", "norm"),
     "source_info": ("learned", "one"),
     "target_info": ("learned", "one"),
@@ -40,6 +43,12 @@ class ModelConfig:
     activation_dropout: float = 0.0
     norm: str = "pre"  # layer norm before each sublayer, or after it ("post") as in the paper
     encoder: str = "causal"  # causal: a source state depends on earlier tokens only
+    decoder: str = "attention"  # of the decoder to itself; "ssru": a recurrent unit instead
+    activation: str = "relu"  # between the two products of a feed-forward sublayer
+    output_bias: bool = False  # added to the scores of tokens
+    epsilon: float = 1e-5  # of layer norms
+    positions: str = "closed"  # rates of sinusoids from 1 to 1/10000, or "open": that left out
+    first_position: int = 0
     cross_attention: str = "plain"  # or that of a system
     info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
     info_self_attention: bool = True  # self-attention is aware of info
@@ -66,6 +75,18 @@ class ModelConfig:
                 f"model.joint true: source_vocabulary {self.source_vocabulary} and "
                 f"target_vocabulary {self.target_vocabulary} must be equal"
             )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if self.first_position < 0:
+            raise WaitinfoError(f"model.first_position {self.first_position}: must be 0 or more")
+        if not 0 < self.epsilon < 1:
+            raise WaitinfoError(f"model.epsilon {self.epsilon}: must be between 0 and 1")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise WaitinfoError(f"model.{name} {getattr(self, name)}: must be in [0, 1)")
+
+    @property
+    def usual(self) -> bool:
+        """Whether layers are those of the paper, which fused and compiled kernels compute."""
+        return self.decoder == "attention" and self.activation == "relu" and not self.output_bias

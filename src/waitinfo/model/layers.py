@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from waitinfo.model.attention import (
     AttentionReport,
     Memory,
+    RecurrentUnit,
     SelfAttention,
     SelfView,
     SourceView,
@@ -22,11 +23,14 @@ from waitinfo.model.config import ModelConfig
 from waitinfo.text.special import PAD
 
 
-def sinusoids(at: Tensor, width: int) -> Tensor:
-    """Sinusoidal position embeddings: at [B, T] -> [B, T, d]. Positions have no upper limit."""
+def sinusoids(at: Tensor, width: int, closed: bool = True) -> Tensor:
+    """Sinusoidal position embeddings: at [B, T] -> [B, T, d]. Positions have no upper limit.
+
+    closed: the last rate is 1/10000; otherwise it would be the one after the last.
+    """
     half = width // 2
     steps = torch.arange(half, device=at.device, dtype=torch.float32)
-    rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - 1)))
+    rates = torch.exp(steps * (-math.log(10000.0) / max(1, half - closed)))
     angles = at[..., None] * rates
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, width - 2 * half))
 
@@ -41,12 +45,20 @@ def token_embedding(vocabulary: int, width: int) -> nn.Embedding:
     return nn.Embedding(vocabulary, width, PAD, _weight=empty)
 
 
-LinearRelu = Callable[[Tensor, nn.Linear], Tensor]
+LinearActivation = Callable[[Tensor, nn.Linear], Tensor]
 
 
 def linear_relu(x: Tensor, linear: nn.Linear) -> Tensor:
     """relu(x W^T + b): [..., d] -> [..., f]."""
     return F.relu(linear(x))
+
+
+def linear_swish(x: Tensor, linear: nn.Linear) -> Tensor:
+    """swish(x W^T + b) with swish(y) = y sigmoid(y): [..., d] -> [..., f]."""
+    return F.silu(linear(x))
+
+
+ACTIVATIONS: dict[str, LinearActivation] = {"relu": linear_relu, "swish": linear_swish}
 
 
 class FeedForward(nn.Module):
@@ -55,10 +67,11 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.width, config.ffn)
         self.out = nn.Linear(config.ffn, config.width)
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.linear_relu: LinearRelu = linear_relu  # can be replaced by a fused kernel
+        # Can be replaced by a fused kernel.
+        self.activate: LinearActivation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.dropout(self.linear_relu(x, self.inner)))
+        return self.out(self.dropout(self.activate(x, self.inner)))
 
 
 AddNorm = Callable[[Tensor, Tensor, nn.LayerNorm, float], Tensor]
@@ -74,7 +87,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width, config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.before = config.norm == "pre"
         self.add_norm: AddNorm = add_norm  # can be replaced by a fused kernel
@@ -101,7 +114,11 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
+        self.attention = (
+            SelfAttention(config.width, config.heads, config.attention_dropout)
+            if config.decoder == "attention"
+            else RecurrentUnit(config.width)
+        )
         self.cross = cross_attention(config.cross_attention)(
             config.width, config.heads, config.attention_dropout
         )

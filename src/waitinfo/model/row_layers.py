@@ -45,6 +45,7 @@ def fusible(model: Transformer) -> bool:
     config = model.config
     return (
         model.dtype in DTYPES
+        and config.usual
         and config.cross_attention == CrossAttention.name
         and config.width // config.heads in PAGED_WIDTHS
         and _kernels() is not None
@@ -138,7 +139,8 @@ class RowLayers:
         layers = zip(self.model.decoder_layers, caches, memories, strict=True)
         for layer, cache, memory in layers:
             layer = cast("DecoderLayer", layer)
-            self._attend(stream, layer.attention, layer.around_attention, info, place, cache)
+            attention = cast("SelfAttention", layer.attention)
+            self._attend(stream, attention, layer.around_attention, info, place, cache)
             queries = stream.into(layer.around_cross, layer.cross.queries)
             mixed = self.kernels.attend_rows(
                 queries, memory, source.table, place.slot, source.seen,

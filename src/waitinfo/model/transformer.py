@@ -8,8 +8,9 @@ position may see, and optionally through its own kind of cross-attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from waitinfo.model.attention import (
     SourceView,
     without_cudnn_attention,
 )
-from waitinfo.model.cache import KeyValueCache, LayerCaches
+from waitinfo.model.cache import KeyValueCache, LayerCaches, StateCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, sinusoids, token_embedding
@@ -66,10 +67,17 @@ class Decoded:
     states: Tensor  # [B, T, d]
     extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
 
-    def attention(self) -> Tensor:
-        """[B, L, H, S] what the last position weighs the source with, where that is reported."""
+    def attention(self, last: Sequence[int] | None = None) -> Tensor:
+        """[B, L, H, S] what one position weighs the source with, where that is reported.
+
+        last: the position of each row; None: the last column.
+        """
         found = [report.weights for report in self.extras if report is not None]
-        return torch.stack([weights[:, :, -1] for weights in found if weights is not None], 1)
+        every: Any = slice(None) if last is None else range(len(last))
+        chosen: Any = -1 if last is None else list(last)
+        return torch.stack(
+            [weights[every, :, chosen] for weights in found if weights is not None], 1
+        )
 
 
 class Transformer(nn.Module):
@@ -95,8 +103,12 @@ class Transformer(nn.Module):
         self.decoder_layers = nn.ModuleList(
             DecoderLayer(config) for _ in range(config.decoder_layers)
         )
-        last = nn.LayerNorm if config.norm == "pre" else lambda width: nn.Identity()
-        self.encoder_norm, self.decoder_norm = last(config.width), last(config.width)
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(config.width, config.epsilon) if config.norm == "pre" else nn.Identity()
+            for _ in range(2)
+        )
+        bias = torch.zeros(config.target_vocabulary) if config.output_bias else None
+        self.output_bias = None if bias is None else nn.Parameter(bias)
         self.write_head = nn.Linear(config.width, 1) if config.write_head else None
         self.token_terms: Terms = token_terms  # of the loss; can be replaced by a fused kernel
         self._initialise()
@@ -179,7 +191,11 @@ class Transformer(nn.Module):
     def position_table(self, positions: int) -> Tensor:
         """Embeddings of the first positions, [positions, d], to look them up."""
         row = torch.arange(positions, device=self.device)[None]
-        return sinusoids(row, self.config.width)[0].to(self.dtype)
+        return self._positions(row)[0].to(self.dtype)
+
+    def _positions(self, at: Tensor) -> Tensor:
+        config = self.config
+        return sinusoids(at + config.first_position, config.width, config.positions == "closed")
 
     def _embed(
         self,
@@ -194,9 +210,9 @@ class Transformer(nn.Module):
             positions = table[at]
         elif at is None:
             row = torch.arange(tokens.shape[1], device=tokens.device)[None]
-            positions, at = sinusoids(row, self.config.width), row.expand(tokens.shape)
+            positions, at = self._positions(row), row.expand(tokens.shape)
         else:
-            positions = sinusoids(at, self.config.width)
+            positions = self._positions(at)
         x = x + positions.to(x.dtype)
         whole = x.to(product_dtype(x))
         x = self.dropout(whole)
@@ -352,6 +368,14 @@ class Transformer(nn.Module):
         width = self.config.width // heads
         return LayerCaches(KeyValueCache(rows, heads, capacity, width, like) for _ in range(layers))
 
+    def new_target_caches(self, rows: int, capacity: int) -> LayerCaches:
+        """Empty caches of what was written, one per decoder layer."""
+        layers = self.config.decoder_layers
+        if self.config.decoder == "attention":
+            return self.new_caches(layers, rows, capacity)
+        like = torch.empty(0, device=self.device, dtype=self.dtype)
+        return LayerCaches(StateCache(rows, self.config.width, like) for _ in range(layers))
+
     def new_memories(self, rows: int, capacity: int) -> LayerCaches:
         """Empty caches of source keys and values, one per decoder layer."""
         heads, like = self.config.heads, torch.empty(0, device=self.device, dtype=self.dtype)
@@ -374,7 +398,7 @@ class Transformer(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., d] -> [..., V]; the output matrix is the target embedding."""
-        return F.linear(states, self.target_embedding.weight)
+        return F.linear(states, self.target_embedding.weight, self.output_bias)
 
     def write_logits(self, states: Tensor) -> Tensor | None:
         """Log-odds of WRITE, if the model has a head for it: [..., d] -> [...].

@@ -90,6 +90,9 @@ class System(ABC):
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
     simultaneous: ClassVar[bool] = True  # can write before the source is complete
+    # Works with every plain model, also one whose encoder sees both directions: what was read is
+    # then encoded again as it grows, and what was written is computed again from it.
+    rereads: ClassVar[bool] = False
     # Names of options that hold update numbers. The loss may depend on the update only through
     # them: it changes at these updates and nowhere else.
     milestones: tuple[str, ...] = ("whole_source_updates",)
@@ -115,11 +118,8 @@ class System(ABC):
 
     def check_model(self, config: ModelConfig) -> None:
         """Raise an error if the system cannot use a model."""
-        if self.simultaneous and config.encoder != "causal":
-            raise WaitinfoError(
-                f"model.encoder {config.encoder}: {self.name} reads word by word and requires a "
-                "causal encoder; only full can use another"
-            )
+        if self.simultaneous and not self.rereads:
+            self._check_causal(config)
         allowed = [attention.name for attention in self.attentions]
         if config.cross_attention not in allowed:
             raise WaitinfoError(
@@ -132,6 +132,28 @@ class System(ABC):
                 f"model.cross_attention {config.cross_attention}: {self.name} asks for attention "
                 "or the step before, which only plain cross-attention gives"
             )
+
+    def check_training(self, config: ModelConfig) -> None:
+        """Raise an error if the system cannot train a model."""
+        self.check_model(config)
+        if self.simultaneous:
+            self._check_causal(config)
+        if config.output_bias:
+            raise WaitinfoError(
+                "model.output_bias true: no loss trains it; it is for imported models"
+            )
+
+    def _check_causal(self, config: ModelConfig) -> None:
+        if config.encoder != "causal":
+            rereading = "full and systems that are only policies"
+            raise WaitinfoError(
+                f"model.encoder {config.encoder}: {self.name} reads word by word and requires a "
+                f"causal encoder; only {rereading} can use another"
+            )
+
+    def computes_again(self, config: ModelConfig) -> bool:
+        """Whether what was written is computed again with all that was read."""
+        return self.fresh_past or (self.simultaneous and config.encoder != "causal")
 
     @property
     def decides_after(self) -> bool:

@@ -21,6 +21,7 @@ class Policy(System):
     """A system that decides by `ready` and `accept` and leaves training to multipath."""
 
     validation_lag: ClassVar[int] = 5
+    rereads = True
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         super().__init__(options)

@@ -43,6 +43,7 @@ class Veto(WaitInfo):
     summary = "wait-info that waits while one more source token changes its mind; any plain model"
     dial = Dial("K", 3, minimum=0.0, whole=False, help="info the translation lags behind at least")
     asks = ("before",)
+    rereads = True
     memory = (0.0,)  # the margin at the last WRITE
     Options = VetoOptions
     options: VetoOptions

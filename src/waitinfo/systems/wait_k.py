@@ -67,6 +67,7 @@ class WaitK(System):
     name = "wait-k"
     summary = "lags k tokens behind the source; one model for each k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
+    rereads = True
     Options = WaitKOptions
     options: WaitKOptions
 

@@ -29,7 +29,10 @@ def resolve_model(path: Path) -> Path:
             return candidate
     if not path.exists():
         raise WaitinfoError(f"{path}: no such model")
-    raise WaitinfoError(f"{path}: not a model (no {CONFIG}, and no best or last model in it)")
+    raise WaitinfoError(
+        f"{path}: not a model (no {CONFIG}, and no best or last model in it); a published model "
+        "is first imported with: waitinfo models --import"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("format") != FORMAT:
         raise WaitinfoError(
             f"{folder}: model format {config.get('format')} is not supported; this version of "
-            f"waitinfo reads format {FORMAT}"
+            f"waitinfo reads format {FORMAT}, and imports published models (models --import)"
         )
     for name in ("system", "model"):
         if not isinstance(config.get(name), dict):

@@ -187,7 +187,7 @@ class RunConfig:
             **self.model,
         }
         config = from_mapping(ModelConfig, values, "model")
-        self.system.check_model(config)
+        self.system.check_training(config)
         return config
 
     def resolved(self, corpus: Corpus) -> dict[str, Any]:

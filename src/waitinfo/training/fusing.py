@@ -12,7 +12,13 @@ from torch.nn import functional as F
 
 from waitinfo.model import kernels
 from waitinfo.model.attention import CrossAttention, SelfAttention, attend, self_attend
-from waitinfo.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from waitinfo.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+    linear_relu,
+)
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems.mma import MonotonicAttention, expected_alignment, lookback
 
@@ -34,10 +40,11 @@ def fuse(model: Transformer, dtype: torch.dtype = torch.bfloat16) -> Callable[[]
             module.attend = _attend
             if isinstance(module, MonotonicAttention):
                 module.align, module.look_back = _align, _look_back
-        elif isinstance(module, FeedForward):
-            module.linear_relu = _linear_relu
+        elif isinstance(module, FeedForward) and module.activate is linear_relu:
+            module.activate = _linear_relu
         if isinstance(module, EncoderLayer | DecoderLayer):
-            _join(module.around_attention, module.attention.out)
+            if isinstance(module.attention, SelfAttention):
+                _join(module.around_attention, module.attention.out)
             _join(module.around_feed_forward, module.feed_forward.out)
         if isinstance(module, DecoderLayer):
             _join(module.around_cross, module.cross.out)

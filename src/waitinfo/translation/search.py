@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -133,8 +133,10 @@ class Search:
         self.inputs = torch.full((len(each), 1), BOS, device=device)  # [R, 1]
         self._prepare_rows()
 
-    def _new_caches(self, rows: int) -> list[StepCache]:
+    def _new_caches(self, rows: int) -> Any:
         config = self.model.config
+        if config.decoder != "attention":
+            return self.model.new_target_caches(rows, self.capacity)
         like = torch.empty(0, device=self.model.device, dtype=self.model.dtype)
         shape = (2, rows, config.heads, self.capacity, config.width // config.heads)
         return [StepCache(like.new_zeros(shape)) for _ in range(config.decoder_layers)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import CrossAttention, Memory, SelfAttention
+from waitinfo.model.attention import CrossAttention, Memory, RecurrentUnit, SelfAttention
 from waitinfo.model.cache import LayerCaches
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import InfoQuantizer, TokenInfo
@@ -23,6 +23,8 @@ from waitinfo.model.integers.exact import (
     ExactResidual,
     ExactSelfAttention,
     JointMemory,
+    exact_sigmoid,
+    exact_swish,
     value_bits,
 )
 from waitinfo.model.integers.matrix import (
@@ -91,7 +93,8 @@ class IntegerTransformer(Transformer):
 
     def logits(self, states: Tensor) -> Tensor:
         embedding = cast("IntegerEmbedding", self.target_embedding)
-        return cast("Tensor", embedding.scores(states))
+        scores = cast("Tensor", embedding.scores(states))
+        return scores if self.output_bias is None else scores + self.output_bias
 
 
 def native_model(model: Transformer) -> NativeModel | None:
@@ -162,9 +165,15 @@ class _Conversion:
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         layer.feed_forward.inner = self._linear(f"{name}.feed_forward.inner")  # type: ignore[assignment]
         layer.feed_forward.out = self._linear(  # type: ignore[assignment]
-            f"{name}.feed_forward.out", positive=True
+            f"{name}.feed_forward.out", positive=self.model.config.activation == "relu"
         )
-        layer.attention = self._self_attention(layer.attention, f"{name}.attention")
+        if self.model.config.activation != "relu":
+            layer.feed_forward.activate = exact_swish
+        if isinstance(layer.attention, RecurrentUnit):
+            layer.attention.project = self._linear(f"{name}.attention.project")  # type: ignore[assignment]
+            layer.attention.sigmoid = exact_sigmoid
+        else:
+            layer.attention = self._self_attention(layer.attention, f"{name}.attention")
         for around in ("around_attention", "around_cross", "around_feed_forward"):
             if (residual := getattr(layer, around, None)) is not None:
                 setattr(layer, around, ExactResidual(residual.norm, residual.before))

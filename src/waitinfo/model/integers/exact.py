@@ -166,6 +166,17 @@ class ExactResidual(nn.Module):
         return self.norm.forward(sublayer(x) + x)
 
 
+def exact_sigmoid(x: Tensor) -> Tensor:
+    """In float64, the kind of exp does not change what float32 shows."""
+    return x.double().sigmoid_().float()
+
+
+def exact_swish(x: Tensor, linear: nn.Module) -> Tensor:
+    """swish(x W^T + b): [..., d] -> [..., f]."""
+    y: Tensor = linear.forward(x)
+    return y.mul_(exact_sigmoid(y))
+
+
 def value_bits(largest: float) -> int:
     """The bits behind the point that leave VALUE_BITS for the largest value there can be."""
     return VALUE_BITS - math.ceil(math.log2(largest))

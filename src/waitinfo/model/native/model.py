@@ -83,7 +83,7 @@ class NativeModel:
     @staticmethod
     def fits(config: ModelConfig) -> bool:
         """Whether the kernels can compute a model of this shape."""
-        return config.width // config.heads <= MOST_WIDTH
+        return config.usual and config.width // config.heads <= MOST_WIDTH
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> NativeCaches:
         """Empty caches."""

@@ -106,6 +106,8 @@ class HostBackend(Backend):
     def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
         super().__init__(model, system, slots, rules)
         self.causal = model.config.encoder == "causal"
+        self.computes_again = system.computes_again(model.config)
+        self.rereads = system.simultaneous and not self.causal
         self._for_arrays = getattr(system.ready, "for_arrays", False)
         self._asks_state = bool(system.memory) or not set(OF_STATE).isdisjoint(system.asks)
         self._by_numbers = self._for_arrays and not self._asks_state
@@ -149,13 +151,16 @@ class HostBackend(Backend):
         """Source tokens that each row may have read by now."""
         slots = self.slots
         encoded = slots.encoded[rows]
-        if self.causal:
+        if self.causal or self.rereads:
             return encoded
         waits = slots.fed[rows] & (encoded == 0)
         return np.where(waits, slots.read[rows], slots.length[rows])
 
     def encode(self, rows: Chosen) -> None:
         slots = self.slots
+        if self.rereads:  # what was read is encoded when a token is computed from it
+            slots.encoded[rows] = slots.length[rows]
+            return
         if len(rows) == 1 and self.causal:  # plain numbers are faster than arrays
             slot = rows.item()
             start, end = slots.encoded.item(slot), slots.length.item(slot)

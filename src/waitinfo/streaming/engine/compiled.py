@@ -190,4 +190,5 @@ def compiled(model: Transformer, system: System) -> bool:
 
     Heads that see different prefixes, and targets that are computed again, are left to torch.
     """
-    return native_model(model) is not None and not (by_head(model, system) or system.fresh_past)
+    again = system.computes_again(model.config)
+    return native_model(model) is not None and not (by_head(model, system) or again)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,23 @@ from torch import Tensor
 from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import CacheRows
 from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
-from waitinfo.streaming.engine.backend import Candidates, HostBackend, Rules
+from waitinfo.streaming.engine.backend import PASS_TOKENS, Candidates, HostBackend, Rules
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import PolicyState, Step
-from waitinfo.text.special import BOS, PAD
+from waitinfo.text.special import BOS, EOS, PAD
 
 
 class TorchBackend(HostBackend):
     """One cache row for each slot.
 
-    A causal encoder takes tokens as they arrive. A bidirectional one has to wait for the whole
-    source, and encodes it at once. The decoder's next input is embedded when its token is chosen,
-    since its info is needed then.
+    A causal encoder takes tokens as they arrive. A bidirectional one encodes the whole source at
+    once; for a system that does not wait for it, it encodes what was read, as if the source ended
+    there, once for each prefix that a token is computed from, for all streams together. What was
+    written is then computed again too. So a stream's next token is always the one of a sentence
+    that consists of what was read, after what was written.
+
+    The decoder's next input is embedded when its token is chosen, since its info is needed then.
     """
 
     name = "torch"
@@ -37,21 +42,25 @@ class TorchBackend(HostBackend):
         self.source_positions = model.position_table(width)
         self.target_positions = model.position_table(length)
         exact = torch.promote_types(model.dtype, torch.float32)
-        self.info = torch.ones(slots.count, width, device=model.device, dtype=exact)
+        # Rows behind those of the slots hold the shorter prefix of `Step.before`.
+        self.rows = slots.count * (1 + (self.rereads and "before" in system.asks))
+        self.info = torch.ones(self.rows, width, device=model.device, dtype=exact)
         self.states = model.new_states(slots.count)  # of cross-attention, after the last token
         self.first = self._embed(torch.tensor([[BOS]]), torch.zeros(1, 1, dtype=torch.long))
         self.next_x = self.first.x[0].repeat(slots.count, 1)
         self.next_info = None if self.first.info is None else self.first.info[0].repeat(slots.count)
         # Source tokens that the last step saw, where each step computes the target again.
-        self._seen = np.zeros(slots.count, np.int64)
+        self._seen = np.zeros(self.rows, np.int64)
+        # The prefix that a row has encoded, with the end that was added, for a rereading system.
+        self._prefix, self._ends = np.zeros((2, self.rows), np.int64)
         self._new_caches(width, length)
 
     def _new_caches(self, source: int, target: int) -> None:
-        model, count = self.model, self.slots.count
+        model, count = self.model, self.rows
         layers = model.config.encoder_layers if self.causal else 0
         self.source_caches: Any = model.new_caches(layers, count, source)
         self.memory: Any = model.new_memories(count, source)
-        self.target_caches: Any = model.new_caches(model.config.decoder_layers, count, target)
+        self.target_caches: Any = model.new_target_caches(count, target)
 
     @property
     def nbytes(self) -> int:
@@ -64,16 +73,18 @@ class TorchBackend(HostBackend):
                 cache.values.zero_()
 
     def release(self, slot: int) -> None:
+        rows = range(slot, self.rows, self.slots.count)
         if slot in self.slots.failed:  # a stored NaN would spread even from masked positions
             for caches in (self.source_caches, self.memory, self.target_caches):
-                caches.erase(slot)
-            self.info[slot] = 1
+                for row in rows:
+                    caches.erase(row)
+            self.info[rows] = 1
         for state in self.states:
             state[slot] = 0
         self.next_x[slot] = self.first.x[0, 0]
         if self.next_info is not None:
             self.next_info[slot] = 1
-        self._seen[slot] = 0
+        self._seen[rows] = self._prefix[rows] = 0
 
     @torch.inference_mode()
     def _embed(self, tokens: Tensor, at: Tensor) -> Embedded:
@@ -84,8 +95,9 @@ class TorchBackend(HostBackend):
 
     @torch.inference_mode()
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
-        model = self.model
-        tokens, at = self._block(group, starts, ends)
+        model, sources = self.model, self.slots.sources
+        spans = zip(group, starts, ends, strict=True)
+        tokens, at = self._block([sources[s, a:b] for s, a, b in spans], starts)
         rows = CacheRows.of(group, model.device)
         if self.causal:
             source = model.embed_source(tokens, at, self.source_positions)
@@ -102,18 +114,43 @@ class TorchBackend(HostBackend):
         sums = encoded.memories[0].values.sum((1, 2, 3), dtype=torch.float32).tolist()
         return [slot for slot, total in zip(group, sums, strict=True) if not math.isfinite(total)]
 
-    def _block(self, group: list[int], starts: list[int], ends: list[int]) -> tuple[Tensor, Tensor]:
+    def _reread(self, slots: Chosen, rows: Chosen, read: Numbers) -> None:
+        """Encode what these slots have read into these rows, where it is not what they hold."""
+        old = self._prefix[rows] != read
+        order = np.flatnonzero(old)[(-read[old]).argsort(kind="stable")]
+        while len(order):
+            size = max(1, PASS_TOKENS // int(read[order[0]] + 1))
+            some, order = np.sort(order[:size]), order[size:]
+            counts = read[some].tolist()
+            prefixes = [self._sentence(s, n) for s, n in zip(slots[some], counts, strict=True)]
+            tokens, at = self._block(prefixes, [0] * len(some))
+            ends = np.array([len(prefix) for prefix in prefixes])
+            place = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
+            source = self.model.embed_source(tokens, place, self.source_positions)
+            encoded = self.model.encode(source, torch.from_numpy(ends).to(at.device))
+            index = CacheRows.of(rows[some].tolist(), self.model.device)
+            self._remember(rows[some].tolist(), ends.tolist(), index, at, encoded)
+            if encoded.info is not None:
+                self.info[index.index[:, None], at] = encoded.info.to(self.info.dtype)
+            self._prefix[rows[some]], self._ends[rows[some]] = read[some], ends
+            self._seen[rows[some]] = 0
+
+    def _sentence(self, slot: int, read: int) -> Numbers:
+        """What a slot has read, as a sentence of its own."""
+        tokens = self.slots.sources[slot, :read]
+        return tokens if tokens[-1] == EOS else np.append(tokens, EOS)
+
+    def _block(self, parts: Sequence[Numbers], starts: list[int]) -> tuple[Tensor, Tensor]:
         """Tokens to encode and their positions: [R, T] each.
 
         Padding is stored behind the longest source, in an unused position that is always masked.
         """
-        unused = max(ends)
-        width = max(end - start for start, end in zip(starts, ends, strict=True))
-        tokens = np.full((len(group), width), PAD)
-        at = np.full((len(group), width), unused)
-        for row, (slot, start, end) in enumerate(zip(group, starts, ends, strict=True)):
-            tokens[row, : end - start] = self.slots.sources[slot, start:end]
-            at[row, : end - start] = range(start, end)
+        unused = max(start + len(part) for part, start in zip(parts, starts, strict=True))
+        shape = len(parts), max(map(len, parts))
+        tokens, at = np.full(shape, PAD), np.full(shape, unused)
+        for row, (part, start) in enumerate(zip(parts, starts, strict=True)):
+            tokens[row, : len(part)] = part
+            at[row, : len(part)] = range(start, start + len(part))
         device = self.model.device
         return torch.from_numpy(tokens).to(device), torch.from_numpy(at).to(device)
 
@@ -149,7 +186,7 @@ class TorchBackend(HostBackend):
         self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
     ) -> Candidates:
         policy, asks = state.tensors(), self.system.asks
-        decoded, states = self._decode(rows, policy)
+        decoded, states, last = self._decode(rows, rows, policy)
         logits = self.model.logits(states)
         tokens, finite = best(logits)
         if forced is not None:
@@ -158,7 +195,7 @@ class TorchBackend(HostBackend):
         every = {"logits": logits, "states": states, "before": before}
         asked = {name: value for name, value in every.items() if name in asks}
         if "attention" in asks:
-            asked["attention"] = decoded.attention()
+            asked["attention"] = decoded.attention(last)
         step = Step(tokens, decoded.extras, self.model.write_logits(states), asked)
         embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
         infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
@@ -166,14 +203,23 @@ class TorchBackend(HostBackend):
 
     @torch.inference_mode()
     def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
-        _, states = self._decode(rows, state.tensors())
+        others = rows + self.slots.count if self.rereads else rows
+        _, states, _ = self._decode(rows, others, state.tensors())
         return best(self.model.logits(states))[0].cpu().numpy()
 
-    def _decode(self, rows: Chosen, policy: PolicyState) -> tuple[Decoded, Tensor]:
-        """One step of every row, and the states [R, d] of its last position."""
+    def _decode(
+        self, slots: Chosen, rows: Chosen, policy: PolicyState
+    ) -> tuple[Decoded, Tensor, list[int] | None]:
+        """One step of some slots, in these rows of the caches.
+
+        Also the states [R, d] of the last position of each, and which one that is of several.
+        """
         model, device = self.model, self.model.device
+        if self.rereads:
+            self._reread(slots, rows, policy.read.numpy())
+            policy = replace(policy, read=torch.from_numpy(self._ends[rows]))
         some = CacheRows.of(rows.tolist(), device)
-        target, last = self._inputs(rows, some, policy)
+        target, last = self._inputs(slots, rows, some, policy)
         encoded = self._view(some, int(policy.read.max()))
         place = CachePosition(some, target.at, int(policy.written.max()) + 1 + bool(last))
         visible, read = self._visible(policy, target.at.shape[1])
@@ -184,7 +230,7 @@ class TorchBackend(HostBackend):
             weigh="attention" in self.system.asks,
         )  # fmt: skip
         states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
-        return decoded, states
+        return decoded, states, last
 
     @torch.inference_mode()
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
@@ -198,15 +244,15 @@ class TorchBackend(HostBackend):
             state[rows] = report[chosen, :, -1].to(state.dtype)
 
     def _inputs(
-        self, rows: Chosen, some: CacheRows, policy: PolicyState
+        self, slots: Chosen, rows: Chosen, some: CacheRows, policy: PolicyState
     ) -> tuple[Embedded, list[int] | None]:
         """Inputs of the decoder [R, T], and the last one of each row if there are several.
 
         That is the last token alone, because the caches hold the others; or everything written so
         far where a system recomputes it with a longer source prefix. Padding is stored behind the
-        longest target.
+        longest target there can be.
         """
-        if not self.system.fresh_past:
+        if not self.computes_again:
             info = None if self.next_info is None else some.take(self.next_info)[:, None]
             at = policy.written[:, None].to(self.model.device)
             return Embedded(some.take(self.next_x)[:, None], info, at), None
@@ -216,9 +262,9 @@ class TorchBackend(HostBackend):
         last = written - starts
         places = starts[:, None] + np.arange(int(last.max()) + 1)
         real = places <= written[:, None]
-        before = self.slots.targets[rows[:, None], np.minimum(places, written[:, None]) - 1]
+        before = self.slots.targets[slots[:, None], np.minimum(places, written[:, None]) - 1]
         tokens = np.where(real, np.where(places > 0, before, BOS), PAD).astype(np.int64)
-        places = np.where(real, places, int(written.max()) + 1)
+        places = np.where(real, places, len(self.target_positions) - 1)
         return self._embed(torch.from_numpy(tokens), torch.from_numpy(places)), last.tolist()
 
     def _visible(self, policy: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
@@ -252,7 +298,8 @@ class TorchBackend(HostBackend):
         tokens = np.where(real & (at > 0), slots.targets[rows, : width + 1][:, at - 1], PAD)
         tokens[:, 0] = BOS
         inputs = self._embed(
-            torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(at).expand(tokens.shape)
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(np.where(real, at, len(self.target_positions) - 1)),
         )
         index, every = torch.from_numpy(rows), torch.arange(len(rows))
         self.next_x[index] = inputs.x[every, lengths]
@@ -261,7 +308,7 @@ class TorchBackend(HostBackend):
             slots.target_info[rows] = counted.sum(-1)
             assert self.next_info is not None
             self.next_info[index] = inputs.info[every, lengths]
-        if self.system.fresh_past:
+        if self.computes_again:
             return  # it computes what was written at every step
         path = np.where(real[:, 1:], slots.paths[rows, :width], 1).astype(np.int64)
         heads, k = self.model.config.heads, torch.from_numpy(slots.k[rows])

@@ -73,7 +73,7 @@ def recordable(model: Transformer, system: System) -> bool:
     integers = isinstance(model, IntegerTransformer)
     words = {"source_words", "target_words"}  # made on the host
     fits = not system.fresh_past and words.isdisjoint(system.asks)
-    return model.config.encoder == "causal" and fits and not integers
+    return model.config.encoder == "causal" and model.config.usual and fits and not integers
 
 
 def _steps_for(model: Transformer, system: System) -> type[Steps]:

@@ -1,0 +1,118 @@
+"""Published translation models as model folders of ours: reading them, and saving what was read.
+
+Each reader (`bergamot`, `ctranslate2`, `opus`) returns a `Published` model. Nothing of a
+published model is run: weights are read as numbers, and pickles are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from waitinfo.errors import WaitinfoError
+from waitinfo.importing import bergamot, ctranslate2, opus
+from waitinfo.importing.published import Published
+from waitinfo.model.config import ModelConfig
+from waitinfo.model.integers.packing import measure_inputs
+from waitinfo.model.transformer import Transformer
+from waitinfo.systems import build_system
+from waitinfo.text.languages import Languages
+from waitinfo.trained.saving import STORED, save_model
+
+SYSTEM = "local-agreement"  # of an imported model, unless another is asked for
+PICKLES = (".pt", ".pth", ".ckpt", ".pkl", "pytorch_model.bin")
+KINDS = (
+    "a Firefox or Bergamot folder (model.*.bin and vocab.*.spm), a CTranslate2 folder (model.bin), "
+    "an .argosmodel file, or a Marian folder of transformers (config.json and safetensors)"
+)
+
+
+def read_published(source: Path) -> Published:
+    """Read a published model of any kind that is known."""
+    if not source.exists():
+        raise WaitinfoError(f"{source}: no such file or folder; give {KINDS}")
+    if source.is_file():
+        if source.name.endswith(ctranslate2.PACKAGE):
+            return ctranslate2.read_package(source)
+        _refuse(source)
+        raise WaitinfoError(f"{source}: not a model that can be imported; give {KINDS}")
+    if (found := ctranslate2.find(source)) is not None:
+        return ctranslate2.read(found)
+    if (files := bergamot.find(source)) is not None:
+        return bergamot.read(*files)
+    config = _config(source)
+    if "format" in config:
+        raise WaitinfoError(f"{source}: a model of waitinfo already; use it as it is")
+    kind = config.get("model_type")
+    if kind == opus.KIND and list(source.glob("model*.safetensors")):
+        return opus.read(source, config)
+    if kind not in (None, opus.KIND):
+        raise WaitinfoError(f"{source}: a model of type {kind} cannot be imported; give {KINDS}")
+    for path in sorted(source.iterdir()):
+        _refuse(path)
+    raise WaitinfoError(f"{source}: no model that can be imported; give {KINDS}")
+
+
+def _refuse(path: Path) -> None:
+    if path.name.endswith(PICKLES):
+        raise WaitinfoError(
+            f"{path}: a pickle, which can run any code; convert it where you trust it: "
+            "ct2-transformers-converter --model FOLDER --output_dir NEW, then import NEW"
+        )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def build(published: Published) -> Transformer:
+    """The network of a published model."""
+    config = ModelConfig(**{"dropout": 0.0, **published.shape})
+    with torch.device("meta"):
+        model = Transformer(config)
+    weights = {name: torch.tensor(array) for name, array in published.weights.items()}
+    wanted = {name: tensor.shape for name, tensor in model.weights().items()}
+    for name, shape in wanted.items():
+        if name not in weights or weights[name].shape != shape:
+            found = tuple(weights[name].shape) if name in weights else "missing"
+            raise WaitinfoError(f"{name}: is {found}, not {tuple(shape)}; cannot be imported")
+    if more := weights.keys() - wanted.keys():
+        raise WaitinfoError(f"{min(more)}: no place for these weights; cannot be imported")
+    model.load_weights({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    return model.eval()
+
+
+def import_model(
+    source: Path,
+    out: Path,
+    dtype: str = "int8",
+    system: str = SYSTEM,
+    languages: Languages | None = None,
+) -> None:
+    """Write a published model as a model folder."""
+    if out.exists():
+        raise WaitinfoError(f"{out}: exists already; choose a new folder")
+    if dtype not in STORED:
+        raise WaitinfoError(f"dtype {dtype}: must be one of {', '.join(STORED)}")
+    published = read_published(source)
+    model, chosen = build(published), build_system(system)
+    chosen.check_model(model.config)
+    known = published.languages
+    if languages is not None:
+        known = replace(
+            known,
+            source=languages.source or known.source,
+            target=languages.target or known.target,
+        )
+    save_model(
+        out, model, model.weights(), chosen, published.vocabulary, dtype, languages=known,
+        inputs=measure_inputs(model) if dtype == "int8" else None,
+    )  # fmt: skip
