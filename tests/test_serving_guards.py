@@ -325,3 +325,29 @@ def test_pausing_ends() -> None:
     client.spend(60_100)
     asyncio.run(client.pause())
     assert client.spend(0) == 0
+
+
+def test_who_sends_nothing_but_errors_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    from waitinfo.serving import connection
+
+    monkeypatch.setattr(connection, "PENANCE", 3600.0)
+    with running(toy_hub()) as server, server.connect() as wrong, server.connect() as right:
+        start(wrong), start(right, k=2)
+        for _ in range(connection.FORGIVEN + 5):
+            wrong.send("nonsense")
+        for _ in range(connection.FORGIVEN + 1):
+            assert receive(wrong)["code"] == "malformed"
+        with pytest.raises(TimeoutError):
+            wrong.recv(timeout=0.2)
+        send(right, "text", text="ba be. ")
+        send(right, "end")
+        assert until(right, "ended")[-1]["reason"] == "end"
+
+
+def test_a_client_that_stops_reading_is_closed_although_nothing_more_is_sent() -> None:
+    with running(toy_hub(stall=0.3)) as server, server.connect() as socket:
+        start(socket)
+        (protocol,) = server.server.server_state.connections
+        server.server._loop.call_soon_threadsafe(protocol.pause_writing)
+        wait_for(lambda: server.hub.metrics.closed.labels("slow")._value.get() == 1)
+        wait_for(lambda: server.hub.models.find().free == 4)

@@ -205,6 +205,10 @@ class Stopped(Exception):
     """The server ends the stream."""
 
 
+FORGIVEN = 10  # errors of a connection
+PENANCE = 0.05  # seconds that each further one costs
+
+
 class Connection(ABC):
     """One WebSocket, at most one stream."""
 
@@ -220,6 +224,7 @@ class Connection(ABC):
         self.name = ""  # in the logs
         self._why = "closing"
         self._slowed = False
+        self._errors = 0  # messages that were answered with one
 
     @classmethod
     async def serve(cls, socket: WebSocket, hub: Hub) -> None:
@@ -355,6 +360,9 @@ class Connection(ABC):
         """Tell the client of an error that does not end the stream."""
         self.hub.metrics.errors.labels(code).inc()
         await self.error(code, message, retry, fatal=False)
+        self._errors += 1
+        if self._errors > FORGIVEN:  # whoever sends nothing else must not keep the server busy
+            await asyncio.sleep(PENANCE)
 
     # Of each protocol
 

@@ -22,6 +22,7 @@ else:
 
 PROTOCOL = "waitinfo.protocol"  # extension of a scope: below ASGI
 PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
+STALLED = {"type": "websocket.disconnect", "code": 1008, "reason": "the client does not read"}
 PIECES = 1_024  # frames of one message
 CLOSING = 20.0  # seconds in which a client has to read the rest
 
@@ -114,6 +115,8 @@ class Wire:
         """The next message."""
         found = await self._socket.receive()
         if found["type"] == "websocket.disconnect":
+            if found.get("reason") == STALLED["reason"]:
+                raise Stalled
             self.closed = True
             raise Gone
         text = found.get("text")
@@ -248,7 +251,11 @@ class WebSocketProtocol(Base):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.transport.full(True)
+        # It is not read from any more, so perhaps nothing else is sent that would be seen to stall.
+        stall = self.config.app.state.hub.settings.stall
+        self._stalling = self.loop.call_later(stall, self.queue.put_nowait, STALLED)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.transport.full(False)
+        self._stalling.cancel()
