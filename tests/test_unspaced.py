@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commands import done_quietly
-from tests.streams import model_with
+from tests.streams import model_with, toy_tokenizer
 from tests.tools import METRICS, simuleval, simuleval_python
 from waitinfo import Translator, load
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
@@ -314,3 +314,15 @@ def test_latency_equals_simuleval_in_characters(run: Path) -> None:
     assert delays == [line["delays"] for line in logged]
     for metric in METRICS:
         assert point["word"][metric] == pytest.approx(found[metric], abs=1e-6), metric
+
+
+def test_letters_that_the_vocabulary_does_not_have_are_looked_at_once() -> None:
+    """Each is three bytes; what stays in view is as short after thousands of them as after ten."""
+    tokenizer = toy_tokenizer()
+    draw = random.Random(5)
+    word = "".join(draw.choice("日本語漢字ba") for _ in range(2_000))
+    growing, found = GrowingWord(tokenizer), []
+    for letter in word:
+        found += growing.add(letter)
+        assert len(growing._text) < 40
+    assert found + growing.close() == tokenizer.encode(word)

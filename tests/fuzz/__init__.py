@@ -1,5 +1,5 @@
-"""Fuzzing of what strangers may hand in: HTML, bodies, text for tokenizers, model folders, messages,
-resumed streams, the bytes of WebSockets.
+"""Fuzzing of what strangers may hand in: HTML, bodies, text, model folders, messages, resumed
+streams, the bytes of WebSockets.
 
     python -m tests.fuzz html --seconds 3600     # with atheris; pip install atheris
 
