@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -264,6 +265,52 @@ def test_an_argos_package_writes_what_ctranslate2_writes(tmp_path: Path) -> None
     )
     ours = [[target.piece(token) for token in some] for some in found]
     assert ours == [result.hypotheses[0] for result in expected]
+
+
+# OPUS-MT's files, made and computed by transformers
+
+
+def test_a_marian_folder_computes_what_transformers_computes(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    tokenizer = toy_tokenizer()
+    words = ["</s>", "<unk>", *(tokenizer.piece(t) for t in range(SPECIALS, len(tokenizer)))]
+    vocabulary = {word: number for number, word in enumerate([*words, "<pad>"])}
+    pad = vocabulary["<pad>"]
+    config = transformers.MarianConfig(
+        vocab_size=len(vocabulary), d_model=32, encoder_layers=2, decoder_layers=3,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
+        decoder_ffn_dim=48, activation_function="swish", scale_embedding=True, pad_token_id=pad,
+        eos_token_id=0, decoder_start_token_id=pad, max_position_embeddings=70, init_std=0.3,
+        forced_eos_token_id=None,
+    )  # fmt: skip
+    theirs = transformers.MarianMTModel(config).eval().requires_grad_(False)
+    theirs.final_logits_bias.normal_()
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+    for side in ("source", "target"):
+        tokenizer.save(tmp_path / f"{side}.spm")
+    published = read_published(tmp_path)
+    model = build(published).requires_grad_(False)
+    size = len(words) - 2
+    their_ids = torch.tensor([pad, 1, pad, 0, *range(2, 2 + size)])
+    lengths = torch.tensor([1, 2, 17, 60])
+    draw = torch.Generator().manual_seed(1)
+    sources = torch.randint(SPECIALS, SPECIALS + size, (4, 60), generator=draw)
+    targets = torch.randint(SPECIALS, SPECIALS + size, (4, 60), generator=draw)
+    targets[:, 0] = BOS
+    for row, length in enumerate(lengths.tolist()):
+        sources[row, length - 1] = EOS
+        sources[row, length:] = 0
+    encoded = model.encode(model.embed_source(sources), lengths)
+    states = model.decode(model.embed_target(targets), encoded, lengths[:, None].expand(4, 60))
+    mask = (torch.arange(60) < lengths[:, None]).long()
+    expected = theirs(
+        input_ids=their_ids[sources], attention_mask=mask, decoder_input_ids=their_ids[targets]
+    ).logits[..., their_ids]
+    kept = [EOS, *range(SPECIALS, SPECIALS + size)]
+    ours = model.logits(states.states)[..., kept]
+    assert (ours - expected[..., kept]).abs().max() < 1e-4 * expected.abs().max()
 
 
 # Firefox's models

@@ -245,7 +245,7 @@ async def hog(scene: Scene) -> None:
             async with await open_socket(scene, k=1) as socket:
                 while True:
                     await socket.recv()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(5.0)
 
 
 async def nonsense(scene: Scene) -> None:

@@ -1,6 +1,6 @@
 """Published translation models as model folders of ours: reading them, and saving what was read.
 
-Each reader (`bergamot`, `ctranslate2`) returns a `Published` model. Nothing of a
+Each reader (`bergamot`, `ctranslate2`, `opus`) returns a `Published` model. Nothing of a
 published model is run: weights are read as numbers, and pickles are refused.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing import bergamot, ctranslate2
+from waitinfo.importing import bergamot, ctranslate2, opus
 from waitinfo.importing.published import Published
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.integers.packing import measure_inputs
@@ -27,7 +27,7 @@ SYSTEM = "local-agreement"  # of an imported model, unless another is asked for
 PICKLES = (".pt", ".pth", ".ckpt", ".pkl", "pytorch_model.bin")
 KINDS = (
     "a Firefox or Bergamot folder (model.*.bin and vocab.*.spm), a CTranslate2 folder (model.bin), "
-    "or an .argosmodel file"
+    "an .argosmodel file, or a Marian folder of transformers (config.json and safetensors)"
 )
 
 
@@ -44,8 +44,14 @@ def read_published(source: Path) -> Published:
         return ctranslate2.read(found)
     if (files := bergamot.find(source)) is not None:
         return bergamot.read(*files)
-    if "format" in _config(source):
+    config = _config(source)
+    if "format" in config:
         raise WaitinfoError(f"{source}: a model of waitinfo already; use it as it is")
+    kind = config.get("model_type")
+    if kind == opus.KIND and list(source.glob("model*.safetensors")):
+        return opus.read(source, config)
+    if kind not in (None, opus.KIND):
+        raise WaitinfoError(f"{source}: a model of type {kind} cannot be imported; give {KINDS}")
     for path in sorted(source.iterdir()):
         _refuse(path)
     raise WaitinfoError(f"{source}: no model that can be imported; give {KINDS}")

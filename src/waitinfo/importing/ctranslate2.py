@@ -19,10 +19,9 @@ import torch
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.pieces import PieceFile
-from waitinfo.importing.published import NEVER, Array, Published, special_rows
+from waitinfo.importing.published import Array, Published, cover, special_rows
 from waitinfo.model.layers import sinusoids
 from waitinfo.text.languages import Languages
-from waitinfo.text.special import UNK
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
 TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
@@ -77,21 +76,10 @@ def read(folder: Path) -> Published:
         second = Tokenizer(PieceFile(target.read_bytes(), str(target)).reordered(texts))
     size, width = weights["source_embedding.weight"].shape
     shape |= {"source_vocabulary": size, "target_vocabulary": size, "width": width}
-    _cover(weights, max(len(first), len(second)))
+    cover(weights, max(len(first), len(second)))
     shape |= {"source_vocabulary": len(weights["output_bias"])}
     shape |= {"target_vocabulary": len(weights["output_bias"])}
     return Published(shape, weights, Vocabulary(first, second), _languages(folder))
-
-
-def _cover(weights: dict[str, Array], size: int) -> None:
-    """Give pieces that only the tokenizer has the embedding of unknown words; none is written."""
-    embedding, bias = weights["source_embedding.weight"], weights["output_bias"]
-    missing = size - len(embedding)
-    if missing > 0:
-        weights["source_embedding.weight"] = np.concatenate(
-            [embedding, np.repeat(embedding[[UNK]], missing, 0)]
-        )
-        weights["output_bias"] = np.concatenate([bias, np.full(missing, NEVER, np.float32)])
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -44,3 +44,14 @@ def special_rows(matrix: Array, order: list[int], eos: int, unk: int, start: int
     if start is not None:
         rows[BOS] = matrix[start]
     return rows
+
+
+def cover(weights: dict[str, Array], size: int) -> None:
+    """Give pieces that only the tokenizer has the embedding of unknown words; none is written."""
+    embedding, bias = weights["source_embedding.weight"], weights["output_bias"]
+    missing = size - len(embedding)
+    if missing > 0:
+        weights["source_embedding.weight"] = np.concatenate(
+            [embedding, np.repeat(embedding[[UNK]], missing, 0)]
+        )
+        weights["output_bias"] = np.concatenate([bias, np.full(missing, NEVER, np.float32)])

@@ -166,9 +166,9 @@ class Tokenizer:
         """Whether a token is one byte of a character."""
         return self._processor.is_byte(token)
 
-    def continues_letter(self, token: int) -> bool:
-        """Whether a token is a byte of a character, and not its first one."""
-        return self.is_byte(token) and int(self.piece(token)[3:-1], 16) & 0xC0 == 0x80
+    def goes_on(self, token: int) -> bool:
+        """Whether a token is a byte within a character, and not its first one."""
+        return self.is_byte(token) and self.piece(token)[3] in "89AB"
 
     def spell(self, tokens: Iterable[int]) -> str:
         """The exact text of tokens, with spaces shown as '▁'; a broken character is U+FFFD."""
@@ -391,7 +391,7 @@ class GrowingWord:
         """Keep only the last certain tokens as context, where their text is known."""
         self._context = certain
         spare = certain[:-CONTEXT]
-        while spare and self.tokenizer.continues_letter(certain[len(spare)]):
+        while spare and self.tokenizer.goes_on(certain[len(spare)]):
             spare.pop()  # the context must not begin within a letter
         if spare:
             self._text = self._text[len(self.tokenizer.spell(spare)) :]
