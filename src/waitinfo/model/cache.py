@@ -222,6 +222,11 @@ class LayerCaches(list[KeyValueCache]):
         for cache in self:
             cache.clear(row)
 
+    def take(self, rows: int) -> None:
+        """Write to all memory: the system gives it only then."""
+        for row in range(rows):
+            self.erase(row)
+
     @property
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self)

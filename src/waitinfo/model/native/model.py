@@ -180,3 +180,8 @@ class NativeCaches:
 
     def erase(self, row: int) -> None:
         """Nothing to do: whole numbers are always numbers."""
+
+    def take(self, rows: int) -> None:
+        """Write to all memory: the system gives it only then."""
+        for array in (self.keys, self.units, self.values):
+            array.fill(0)

@@ -68,9 +68,7 @@ class TorchBackend(HostBackend):
 
     def take_memory(self) -> None:
         for caches in (self.source_caches, self.memory, self.target_caches):
-            for cache in caches:
-                cache.keys.zero_()
-                cache.values.zero_()
+            caches.take(self.rows)
 
     def release(self, slot: int) -> None:
         rows = range(slot, self.rows, self.slots.count)
