@@ -56,12 +56,17 @@ def words(draw: random.Random, vocabulary: int) -> list[list[int]]:
     return found
 
 
+class Endless(Engine):
+    """Random weights loop, and lengths are fixed."""
+
+    cuts_loops = False
+
+
 class Ours:
     """The engine with `rows` streams."""
 
     def __init__(self, model: Transformer, rows: int) -> None:
-        self.engine = Engine(model, build_system("wait-k", {"k": 3}), rows, LENGTH + 8)
-        self.engine.cuts_loops = False  # random weights loop, and lengths are fixed
+        self.engine = Endless(model, build_system("wait-k", {"k": 3}), rows, LENGTH + 8)
         self.draw = random.Random(rows)
         self.rows, self.vocabulary = rows, model.config.source_vocabulary
 
