@@ -412,7 +412,7 @@ def test_the_link_of_the_audience(browser: Any) -> None:
         context = browser.new_context(bypass_csp=True)
         page = context.new_page()
         page.set_default_timeout(SLOW)
-        for _ in range(2):  # loaded anew
+        for _ in range(2):  # loaded again
             page.goto(f"{server.url}/#key=a-secret-key")
             page.reload()
             connected(page)

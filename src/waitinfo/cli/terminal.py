@@ -141,7 +141,7 @@ class LiveLine:
 class TypedLine:
     """A line in an editor: words are read when they are complete, and the translation grows.
 
-    A stream cannot unread. If an earlier word is changed, the line is translated anew.
+    A stream cannot unread. If an earlier word is changed, the line is translated again.
     """
 
     def __init__(self, translator: Translator | Client, k: float | None) -> None:

@@ -182,7 +182,7 @@ class AsyncRemoteStream:
     async def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived; returns the events it caused.
 
-        With `wait=False` it returns at once, and the events are had by iterating over the stream.
+        With `wait=False` it returns at once; iterate over the stream to get the events.
         `at` is when it was spoken, in seconds; pauses are measured by it, or else in real time.
         """
         if not text.isprintable():

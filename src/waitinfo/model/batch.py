@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from waitinfo.text.special import EOS, PAD
+from waitinfo.text.special import PAD
 
 MULTIPLE = 4  # padded lengths are multiples of this: fewer shapes at the cost of some padding
 
@@ -67,10 +67,3 @@ def pad_rows(
     if last is not None:
         rows[np.arange(len(lengths)), lengths + before] = last
     return torch.from_numpy(rows)
-
-
-def pad_sources(sentences: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Pad token lists to source rows [B, S] with end-of-sentence; also return lengths [B]."""
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    flat = np.fromiter((t for s in sentences for t in s), np.int64, int(lengths.sum()))
-    return pad_rows(flat, lengths, None, EOS), torch.from_numpy(lengths + 1)

@@ -133,7 +133,7 @@ class Slots:
     def begin(self, slot: int, path: Path, read: int, memory: Sequence[float] = ()) -> None:
         """The first tokens of the source are read and these are written, before they are there.
 
-        memory: of the policy; without one, it begins anew.
+        memory: of the policy; without one, it is empty.
         """
         written = len(path)
         self.targets[slot, :written] = [token for token, _ in path]
