@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ class Published:
     weights: dict[str, Array]
     vocabulary: Vocabulary
     languages: Languages = UNKNOWN
-    prefixes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by language
 
 
 def special_rows(matrix: Array, order: list[int], eos: int, unk: int, start: int | None) -> Array:
