@@ -16,8 +16,9 @@ import torch
 
 from tests.streams import LONG, alone, record, some_text, toy_model
 from waitinfo import Event, Stream, Translator, WaitinfoError
+from waitinfo.streaming.channel import PART
 from waitinfo.streaming.event import Observer, RoundStats
-from waitinfo.streaming.session import Session
+from waitinfo.streaming.session import AHEAD, Session
 from waitinfo.systems.base import PolicyState, System
 
 
@@ -113,6 +114,30 @@ def test_a_long_text_is_split_over_rounds(observer: Recorder) -> None:
     whole = Translator(toy_model(), streams=1, capacity=600).stream(300, segment="whole")
     whole.push(LONG)
     assert record([*stream.trace, *stream.finish()]) == record([*whole.trace, *whole.finish()])
+
+
+@pytest.mark.parametrize("text", ["ba be " * 200, "日本" * 40, "ba日 " * 60])
+def test_a_long_text_is_tokenized_as_it_is_needed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one message could hold up a round, and its tokens fill the memory."""
+    added: list[tuple[int, int]] = []
+    add = Session.add
+
+    def noted(session: Session, part: str, at: float | None = None) -> None:
+        add(session, part, at)
+        added.append((len(part), len(session._reader.queue)))
+
+    monkeypatch.setattr(Session, "add", noted)
+    translator = Translator(toy_model(), streams=2)
+    stream, pieces = (translator.stream(2, raw=True, history=None) for _ in range(2))
+    stream.push(text), stream.finish()
+    assert max(size for size, _ in added) <= PART
+    assert max(waiting for _, waiting in added) < AHEAD + 4 * PART
+    for at in range(0, len(text), 7):
+        pieces.push(text[at : at + 7])
+    pieces.finish()
+    assert record(stream.trace) == record(pieces.trace)
 
 
 def test_idle_streams_cost_nothing(observer: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

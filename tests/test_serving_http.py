@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket as sockets
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
 from waitinfo.serving.settings import Settings
 
@@ -261,6 +263,39 @@ def test_no_request_holds_the_event_loop(server: Running, name: str) -> None:
     assert watchdog.longest < 0.05, watchdog.step
 
 
+def test_chunks_of_single_bytes_hold_nothing_up() -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\n%sTransfer-Encoding: chunked\r\n\r\n" % JSON
+    with running(toy_hub()) as server, Watchdog() as watchdog, server.dial() as socket:
+        socket.sendall(head + b"1\r\n{\r\n" * 11_000 + b"0\r\n\r\n")
+        assert status(rest(socket)) == 400
+    assert watchdog.longest < 0.05, watchdog.step
+
+
+def test_large_requests_are_bounded_in_number() -> None:
+    """Those that wait for their turn take memory."""
+    begun = post(b"/translate", b" " * MEGABYTE)[: MEGABYTE // 4]
+    with (
+        running(toy_hub(bodies=2)) as server,
+        server.dial() as one,
+        server.dial() as two,
+    ):
+        one.sendall(begun), two.sendall(begun)
+        wait_for(lambda: server.hub._large.total() == 2)
+        answer = say(server, post(b"/detect", asked("a" * MEGABYTE)))
+        assert status(answer) == 503 and b"too many large requests" in answer
+        assert status(say(server, post(b"/detect", asked("der")))) == 200
+        one.close(), two.close()
+        wait_for(lambda: not server.hub._large)
+        assert status(say(server, post(b"/translate", asked("a" * MEGABYTE)))) == 413
+    hub = toy_hub(bodies=2)
+    other, here = (SimpleNamespace(client=SimpleNamespace(host=h)) for h in ("9.9.9.9", "::1"))
+    with hub.large(other):  # type: ignore[arg-type]
+        with pytest.raises(Refusal), hub.large(other):  # type: ignore[arg-type]
+            pass
+        with hub.large(here):  # type: ignore[arg-type]
+            pass
+
+
 def test_heads_are_short(server: Running) -> None:
     many = b"".join(b"X-%d: a\r\n" % n for n in range(50_000))
     with Watchdog() as watchdog:
@@ -276,6 +311,8 @@ def test_heads_are_short(server: Running) -> None:
         "[" * 60_000, '{"type":' * 8_000, json.dumps({"type": "text", "text": "a " * 9_000}),
         json.dumps({"type": "text", "text": "漢" * 10_000}),
         json.dumps({"type": "text", "text": "a" + "\u0301\u0316" * 2_000}),
+        json.dumps({"type": "text", "text": ("a" + "\u0301" * 30 + "\u0323" * 30) * 65 + " "}),
+        json.dumps({"type": "text", "text": "漢" + "\u0301" * 20 + "\u0323" * 20 + " a " * 99}),
         json.dumps({"type": "start", "resume": {"path": [["a", {}]] * 5_000}}),
         json.dumps({"type": "start", "resume": {"path": [[5, 5]] * 7_000, "position": 5}}),
         json.dumps({f"a{n}": n for n in range(4_000)}), "\u0000" * 60_000,

@@ -9,15 +9,18 @@ import pytest
 
 pytest.importorskip("pydantic", reason="needs the extra serve")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.streams import toy_model, toy_tokenizer
 from waitinfo import Translator
+from waitinfo.serving import transcript as transcript_module
 from waitinfo.serving.protocol import Resume, Words
 from waitinfo.serving.transcript import SourceText, Surrogates, Transcript, replay_of
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.words import Reader
 from waitinfo.text.files import normalise
+from waitinfo.text.scripts import PILE, piles_marks
 
 
 def event(
@@ -151,6 +154,56 @@ def test_positions_inside_words_without_spaces(text: str, lengths: list[int], cu
             source.read(normalise(part))
         assert source.aligned and source.position == end, word
     assert source.longest_word("") <= len(text)
+
+
+NASTY = (
+    "ab日か\u3099。\u0301\u0316\u0323é \n\u0007\u200b😀\u1112\u1161\u11ab\u0cc6\u0cc2\u0cd5\u09c7\u09be"
+    "\u212bﬁ\uf900\u0344ｶﾞ\u2581\u3000\u037e\u1fef\u0f71\u0f80\u1e9b\u0958"
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.text(NASTY, min_size=1, max_size=9), max_size=5), st.booleans())
+def test_positions_follow_the_tokenizer_through_any_text(pieces: list[str], flush: bool) -> None:
+    """However letters are joined, split and sorted, all that was read is found in the text."""
+    source, reader = SourceText(), Reader(toy_tokenizer(), raw=True)
+    for piece in [*pieces, ""]:
+        source.add(piece)
+        reader.add(piece)
+        if flush or not piece:
+            source.cut()
+            reader.end()
+        for found in reader.queue:
+            if found and found.text:
+                source.read(found.text)
+        reader.queue.clear()
+    assert source.aligned
+    assert not any(map(str.isprintable, "".join(pieces)[source.position :].replace(" ", "\n")))
+
+
+@pytest.mark.parametrize("letter", ["e\u0301", "\u1112\u1161\u11ab", "か\u3099", "\u0344"])
+def test_a_long_word_of_joined_letters_is_found_in_one_pass(
+    letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def noted(text: str) -> str:
+        looked.append(len(text))
+        return normalise(text)
+
+    monkeypatch.setattr(transcript_module, "normalise", noted)
+    source, word = SourceText(), letter * 1_000
+    source.add(word)
+    source.read(normalise(word))
+    assert source.aligned and source.position == len(word) and sum(looked) <= 2 * len(word)
+
+
+def test_piles_of_marks() -> None:
+    source = SourceText()
+    assert not piles_marks("e" + "\u0301" * PILE + " " + "é" * 999 + "!" * 999 + "—" * 999)
+    assert piles_marks("e" + "\u0301\u0316" * PILE) and piles_marks("\u1112" + "\u1161" * 99)
+    source.add("e" + "\u0301" * 40)  # it may come in pieces
+    assert source.piles_marks("\u0301" * 40) and not source.piles_marks("e" + "\u0301" * 40)
 
 
 @given(st.lists(st.text("a😀\u00e9", max_size=4), max_size=4))

@@ -89,7 +89,7 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
     async def refused(_: Request, refusal: Refusal) -> JSONResponse:
         hub.refuse(refusal)
         headers = retry_header(refusal)
-        if refusal.status == 413:  # what is left of the body is not read
+        if refusal.reason in ("size", "large"):  # what is left of the body is not read
             headers["Connection"] = "close"
         return JSONResponse({"error": refusal.message}, refusal.status, headers=headers)
 

@@ -23,6 +23,7 @@ from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 from waitinfo.streaming.asynchronous import AsyncStream
 from waitinfo.streaming.replay import ReplayError
+from waitinfo.text.scripts import PILE
 
 # Why a stream ends, and what the WebSocket is closed with.
 CODES = {
@@ -108,6 +109,8 @@ class Live:
         source = self.transcript.source
         if source.longest_word(text) > (longest := self.hub.settings.word):
             raise WaitinfoError(f"a word may have {longest:,} characters; the text was not taken")
+        if source.piles_marks(text):
+            raise WaitinfoError(f"a letter may have {PILE} marks; the text was not taken")
         await self.stream.push(text, wait=False, at=at)
         return self._taken(source.add(text), mark)
 

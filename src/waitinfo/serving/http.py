@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 RESERVE = 160  # file descriptors kept for accepting and refusing, for files and libraries
 ACCEPTED = 64  # connections that asyncio accepts before any of them can be refused
-PORTION = 1 << 16  # bytes read at a time
+PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
+COSTLY, REST = 0.004, 20.0  # seconds of parsing after which so many times as long nothing is read
 LINGER = 1.0  # seconds in which a client can hear that it is refused
 TOO_MANY = b'{"error": "too many connections"}'
 REFUSAL = (
@@ -153,12 +155,24 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._counted:
+            began = time.thread_time()
             super().data_received(data)
             self._watch()
+            if (cost := time.thread_time() - began) > COSTLY and not self._handed_on:
+                self._pause(REST * cost)  # as chunks of single bytes are
         elif not self._refused:
             self._refused = True
             self.transport.write(REFUSAL)
             self.transport.write_eof()
+
+    def _pause(self, seconds: float) -> None:
+        """Read nothing for some time."""
+        self.transport.pause_reading()
+        self.loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        if not (self._handed_on or self.flow.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -6,6 +6,7 @@ Replicas on several machines are made from the same `Plan`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from waitinfo.serving.guards import (
     check_origin,
     find_key,
 )
-from waitinfo.serving.http import Visitors
+from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import COMPARED, Models, Served, load_models
@@ -60,6 +61,7 @@ class Hub:
         self.metrics = metrics or Metrics()
         self.rooms = Rooms(self.settings.watchers)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
+        self._large: Counter[str] = Counter()  # requests by address
         self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
         self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
@@ -127,6 +129,21 @@ class Hub:
             and live.served is served
             and live.silent >= self.settings.silent
         ]
+
+    @contextmanager
+    def large(self, request: HTTPConnection) -> Iterator[None]:
+        """Count a request with a large body as long as it is under way; they take memory."""
+        address, most = request.client.host if request.client else "", self.settings.bodies
+        name, share = owner(address), most if is_loopback(address) else most // 2
+        if self._large.total() >= most or self._large[name] >= share:
+            raise Refusal(503, "large", "too many large requests", self.settings.retry)
+        self._large[name] += 1
+        try:
+            yield
+        finally:
+            self._large[name] -= 1
+            if not self._large[name]:
+                del self._large[name]
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal."""

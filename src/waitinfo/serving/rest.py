@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,7 +22,7 @@ from waitinfo.serving.protocol import Malformed, explain, parse_json
 from waitinfo.serving.wire import Gone
 from waitinfo.streaming.event import Event
 from waitinfo.text.identification import base_code, likely_languages
-from waitinfo.text.scripts import UNSPACED, longest_word
+from waitinfo.text.scripts import PILE, UNSPACED, longest_word, piles_marks
 
 router = APIRouter()
 
@@ -122,8 +122,8 @@ def _body_of(model: str) -> dict[str, Any]:
 async def translate(request: Request) -> TranslateResponse:
     """Translate a text or a list of texts."""
     hub: Hub = request.app.state.hub
-    body = await _body(request, hub)
-    return await _while_wanted(request, _translation(hub, request, body))
+    async with _body(request, hub) as body:
+        return await _while_wanted(request, _translation(hub, request, body))
 
 
 async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResponse:
@@ -167,7 +167,8 @@ async def detect(request: Request) -> list[Guess]:
     """The languages that a text may be in, the likeliest first."""
     hub: Hub = request.app.state.hub
     kind = request.headers.get("content-type", "")
-    asked = await _read(hub, kind, await _body(request, hub), DetectRequest)
+    async with _body(request, hub) as body:
+        asked = await _read(hub, kind, body, DetectRequest)
     hub.admit(request, asked.api_key)
     text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
     found = await asyncio.to_thread(_guesses, hub, text)
@@ -263,23 +264,27 @@ def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> As
         raise Malformed("the body cannot be read; send UTF-8") from None
 
 
-async def _body(request: Request, hub: Hub) -> bytes:
+@asynccontextmanager
+async def _body(request: Request, hub: Hub) -> AsyncIterator[bytes]:
     """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
     largest = hub.settings.request_size
     body = bytearray()
-    try:
-        if int(request.headers.get("content-length", "0")) > largest:
-            raise Refusal(413, "size", f"a request may have {largest:,} bytes")
-        async for part in request.stream():
-            body += part
-            if len(body) > largest:
+    with ExitStack() as stack:
+        try:
+            if int(request.headers.get("content-length", "0")) > largest:
                 raise Refusal(413, "size", f"a request may have {largest:,} bytes")
-            if len(body) > SMALL:
-                async with hub.receiving:
-                    await asyncio.sleep(len(part) / RATE)
-    except ClientDisconnect:
-        raise Gone from None
-    return bytes(body)
+            async for part in request.stream():
+                if len(body) <= SMALL < len(body) + len(part):
+                    stack.enter_context(hub.large(request))
+                body += part
+                if len(body) > largest:
+                    raise Refusal(413, "size", f"a request may have {largest:,} bytes")
+                if len(body) > SMALL:
+                    async with hub.receiving:
+                        await asyncio.sleep(len(part) / RATE)
+        except ClientDisconnect:
+            raise Gone from None
+        yield bytes(body)
 
 
 def _values(kind: str, parameters: str, body: bytes) -> dict[str, Any]:
@@ -419,6 +424,8 @@ class Work:
                 await asyncio.sleep(0)
         if longest_word(text) > settings.word:
             raise Refusal(413, "size", f"a word may have {settings.word:,} characters")
+        if piles_marks(text):
+            raise Refusal(413, "size", f"a letter may have {PILE} marks")
 
     def _spend(self) -> None:
         if (wait := self.client.spend(0)) > 0:

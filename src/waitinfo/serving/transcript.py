@@ -12,7 +12,7 @@ from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import WORDS
 from waitinfo.streaming.words import separates
 from waitinfo.text.files import join_surrogates, normalise
-from waitinfo.text.scripts import UNSPACED, is_unspaced, longest_word
+from waitinfo.text.scripts import PILE, UNSPACED, is_unspaced, letter_end, longest_word, piles_marks
 from waitinfo.text.tokenizer import Tokenizer
 
 END_OF_SENTENCE = "</s>"
@@ -29,6 +29,7 @@ class SourceText:
         self._text = ""  # from the position on
         self._at = 0  # of that, this much is done with
         self._open = ""  # text after the last complete word
+        self._tail = ""  # the last characters that have arrived
         self._heard = ""  # was read and not found
 
     @property
@@ -45,12 +46,17 @@ class SourceText:
         """Characters of the longest word that this text makes."""
         return longest_word(self._open + text)
 
+    def piles_marks(self, text: str) -> bool:
+        """Whether this text makes a letter with too many marks."""
+        return piles_marks(self._tail + text)
+
     def add(self, text: str) -> int:
         """Text that has arrived; the number of words it completes.
 
         In scripts without spaces, the number of characters.
         """
         self.received += len(text)
+        self._tail = (self._tail + text)[-PILE:]
         self._text = self._text[self._at :] + text
         self._at = 0
         self._skip_spaces()
@@ -81,20 +87,36 @@ class SourceText:
         begin = self._at
         while begin < len(self._text) and separates(self._text[begin]):
             begin += 1
-        end = self._end(begin)
-        self.aligned = end is not None
-        if end is not None:
+        end, heard = self._found(begin)
+        self._heard = self._heard[heard:]
+        self.aligned = not self._heard
+        if heard:
             self.position += end - self._at
-            self._at, self._heard = end, ""
+            self._at = end
 
-    def _end(self, begin: int) -> int | None:
-        """Where the text that was read ends; characters may have been joined or split."""
-        length = len(self._heard)
-        likely = begin + length
-        for end in (likely, *range(begin + 1, min(likely + 2 * length + 8, len(self._text)) + 1)):
-            if normalise(self._text[begin:end]) == self._heard:
-                return end
-        return None
+    def _found(self, at: int) -> tuple[int, int]:
+        """Where the text ends that was read, from a place on, and how much of what was read it is.
+
+        The tokenizer gets other characters where some of a letter are joined, split or sorted.
+        """
+        text, heard, done = self._text, self._heard, 0
+        if text.startswith(heard, at):
+            return at + len(heard), len(heard)
+        while done < len(heard) and at < len(text):
+            end = letter_end(text, at)
+            letter = normalise(text[at:end])
+            if not heard.startswith(letter, done):
+                return self._parted(at, min(end, at + PILE), done)
+            at, done = end, done + len(letter)
+        return at, done
+
+    def _parted(self, at: int, last: int, done: int) -> tuple[int, int]:
+        """A sentence may have been ended within a letter; else the rest of it comes later."""
+        rest = self._heard[done:]
+        for end in range(at + 1, last):
+            if normalise(self._text[at:end]) == rest:
+                return end, done + len(rest)
+        return at, done
 
 
 class Surrogates:

@@ -18,6 +18,8 @@ from waitinfo.streaming.session import Session
 
 Listener = Callable[[Sequence["Channel"]], None]
 
+PORTION, PART = 256, 32  # characters of a stream that a round takes in, and that are one step
+
 
 class Mark(Enum):
     """What a stream may be handed instead of text."""
@@ -54,6 +56,7 @@ class Channel:
         self.began = time.monotonic() - self.replay.seconds
         self.slot: int | None = None  # given by the first round
         self.inbox: list[Arrival] = []
+        self.unread: deque[Arrival] = deque()  # of these, what the session was not handed yet
         self.at = -math.inf  # when the last text was spoken, if that was said
         self.events: deque[Event] = deque()  # not collected yet
         self.trace: deque[Event] = deque(maxlen=history)
@@ -85,6 +88,28 @@ class Channel:
         """Keep why the stream has failed."""
         self.error = describe(error)
         self.error_kind = type(error) if isinstance(error, WaitinfoError) else WaitinfoError
+
+    def read(self) -> None:
+        """Hand the session some of the text: no more than it needs, and a little in one round.
+
+        Otherwise a long text would hold up all others, and its tokens would take much memory.
+        """
+        left = PORTION
+        while self.hungry and left > 0:
+            arrival = self.unread.popleft()
+            if isinstance(arrival.text, Mark):
+                self.session.end()
+                continue
+            part, rest = self.session.divide(arrival.text, PART)
+            self.session.add(part, arrival.at)
+            if rest:
+                self.unread.appendleft(arrival._replace(text=rest))
+            left -= len(part)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether there is text that the session could use."""
+        return bool(self.unread) and self.session.hungry
 
     @property
     def over(self) -> bool:
@@ -178,11 +203,8 @@ class Rounds:
         """Hand what is new of a stream to its session and to the engine."""
         self.events.setdefault(channel, [])
         try:
-            for arrival in arrivals:
-                if isinstance(arrival.text, Mark):
-                    channel.session.end()
-                else:
-                    channel.session.add(arrival.text, arrival.at)
+            channel.unread.extend(arrivals)
+            channel.read()
             if channel.slot is None:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
@@ -257,7 +279,9 @@ class Rounds:
 
     def can_go_on(self, channel: Channel) -> bool:
         """Whether a stream has something to do without more text."""
-        return channel.slot is not None and self.engine.can_go_on(channel.slot)
+        if channel.slot is None:
+            return False
+        return bool(channel.unread) or self.engine.can_go_on(channel.slot)
 
     def take_out(self) -> tuple[dict[Channel, list[Event]], dict[Channel, Exception]]:
         """The events of all streams that took part, and the errors of those that failed."""

@@ -368,6 +368,8 @@ class Scheduler:
         for event in events:
             channel.words.extend(WORDS.findall(event.text))
         channel.busy = bool(channel.inbox) or self._rounds.can_go_on(channel)
+        if channel.hungry:  # the next round takes in more of its text
+            self._inbox[channel] = None
         full = len(channel.events) >= self.queue
         if full and channel.slot is not None:
             self.engine.hold(channel.slot)

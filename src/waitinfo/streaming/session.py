@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 8  # source tokens after which a sentence that the model has ended is over
 LEAST = 8  # a full window moves on by at least one part of so many
+AHEAD = 64  # words, or tokens of words without spaces, that wait until they fit
 
 
 class Input(NamedTuple):
@@ -88,6 +89,15 @@ class Session:
         """Source text that has arrived: whole words, or any piece of text in a `raw` session."""
         self.watch.warn(text)
         self._reader.add(text, at)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether more text would be of use, or enough waits already."""
+        return len(self._reader.queue) < AHEAD
+
+    def divide(self, text: str, size: int) -> tuple[str, str]:
+        """Text to add first, of about this size, and the rest."""
+        return self._reader.divide(text, size)
 
     def end(self) -> None:
         """The sentence ends here. What follows, if anything, is the next one."""

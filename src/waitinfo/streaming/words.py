@@ -79,6 +79,12 @@ class Reader:
         if text and separates(text[-1]):
             self._end_word()
 
+    def divide(self, text: str, size: int) -> tuple[str, str]:
+        """Text to add first, of about this size, and the rest."""
+        if not self.raw:  # each piece is of whole words
+            size = next((n for n in range(size, len(text)) if separates(text[n])), len(text))
+        return text[:size], text[size:]
+
     def go_on(self) -> None:
         """The text begins inside a word without spaces, after some token of it."""
         self._growing, self._begun = GrowingWord(self.tokenizer, inside=True), True

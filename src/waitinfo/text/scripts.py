@@ -14,6 +14,15 @@ UNSPACED = re.compile(
     "\uff5b-\uff9f\U0001b000-\U0001b16f\U00020000-\U000323af]"
 )
 MARKS = ("\u3099", "\u309a", "\u102e")  # join with a letter of these scripts into another
+# Vowels and final consonants that are no combining marks, and may join with the letter before.
+_AFTER = (
+    "\u09be\u09d7\u0b3e\u0b56\u0b57\u0bbe\u0bd7\u0cc2\u0cd5\u0cd6\u0d3e\u0d57\u0dcf\u0ddf\u102e"
+    "\u1161-\u1175\u11a8-\u11c2\u1b35\U00011127\U0001133e\U00011357\U000114b0\U000114ba\U000114bd"
+    "\U000115af\U00011930"
+)
+AFTER = re.compile(f"[{_AFTER}]")
+PILE = 64  # marks on one letter, and more than any language needs
+_MAY_BE_A_PILE = re.compile(rf"(?:[^\w\s!-~]|[{_AFTER}]){{{PILE + 1},}}")
 
 
 def is_unspaced(text: str) -> bool:
@@ -42,6 +51,19 @@ def mostly_unspaced(texts: Iterable[str]) -> bool:
     return 2 * unspaced > letters
 
 
+def piles_marks(text: str) -> bool:
+    """Whether a letter has more than `PILE` marks. Sorting them takes time squared."""
+    if text.isascii():
+        return False
+    for found in _MAY_BE_A_PILE.finditer(text):
+        count = 0
+        for char in found[0]:
+            count = count + 1 if _follows(char) else 0
+            if count > PILE:
+                return True
+    return False
+
+
 def settled(text: str) -> int:
     """Length of the prefix whose normal form cannot change, whatever follows.
 
@@ -53,15 +75,31 @@ def settled(text: str) -> int:
     end = len(text) - 1
     while end > 0 and _joins(text[end - 1], text[end]):
         end -= 1
-    last = text[end:]
-    alone = len(last) == 1 and is_unspaced(last)
-    return len(text) if alone and not any(_composes(last, mark) for mark in MARKS) else end
+    return len(text) if end == len(text) - 1 and _alone(text[end]) else end
+
+
+def letter_end(text: str, start: int) -> int:
+    """Where the letter ends that starts at a place, with all that is normalised with it."""
+    end = start + 1
+    if not _alone(text[start]):
+        while end < len(text) and _joins(text[end - 1], text[end]):
+            end += 1
+    return end
+
+
+def _alone(char: str) -> bool:
+    """Whether a character stays as it is, whatever follows."""
+    return is_unspaced(char) and not any(_composes(char, mark) for mark in MARKS)
 
 
 def _joins(first: str, second: str) -> bool:
-    """Whether two neighbouring characters have to be normalised together."""
-    surrogates = "\ud800" <= first <= "\udbff"
-    return bool(unicodedata.combining(second)) or surrogates or _composes(first, second)
+    """Whether two neighbouring characters may have to be normalised together."""
+    return _follows(second) or "\ud800" <= first <= "\udbff"
+
+
+def _follows(char: str) -> bool:
+    """Whether a character may join with the letter before."""
+    return bool(unicodedata.combining(char)) or AFTER.match(char) is not None
 
 
 def _composes(first: str, second: str) -> bool:
