@@ -138,11 +138,3 @@ class DecoderLayer(nn.Module):
         x = self.around_attention(x, lambda h: self.attention(h, view, cache))
         x = self.around_cross(x, cross)
         return self.around_feed_forward(x, self.feed_forward), reports[0]
-
-    def cross_weights(
-        self, x: Tensor, view: SelfView, memory: Memory, source: SourceView
-    ) -> Tensor:
-        """Weights of cross-attention without a cache: [B, T, d] -> [B, H, T, S]."""
-        x = self.around_attention(x, lambda h: self.attention(h, view))
-        h = self.around_cross.norm(x) if self.around_cross.before else x
-        return self.cross.weights(h, memory, source)

@@ -239,12 +239,12 @@ class Transformer(nn.Module):
         Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
         """
         view, x = self._self_view(target), target.x
-        source = self._source_view(target, encoded, visible, None, None, True)
-        *before, chosen = self.decoder_layers[:-1] or self.decoder_layers
-        for layer, memory in zip(before, encoded.memories, strict=False):
-            x, _ = layer(x, view, memory, source)
-        weights = cast("DecoderLayer", chosen).cross_weights
-        return weights(x, view, encoded.memories[len(before)], source).mean(1)
+        source = self._source_view(target, encoded, visible, None, None, True, weigh=True)
+        layers = self.decoder_layers[:-1] or self.decoder_layers
+        for layer, memory in zip(layers, encoded.memories, strict=False):
+            x, report = layer(x, view, memory, source)
+        weights: Tensor = report.weights
+        return weights.mean(1)
 
     @without_cudnn_attention
     def step(
