@@ -151,7 +151,7 @@ class Live:
     # Words out
 
     async def updates(self, trace: bool = False) -> AsyncIterator[Words | Idle]:
-        """What there is to tell, until the stream is over."""
+        """Messages for the client, until the stream is over."""
         async for events, idle in self.stream.batches():
             mark, self._active = self._mark, self._now()
             if events and (found := self.transcript.take(events, trace)) is not None:
@@ -361,7 +361,7 @@ class Connection(ABC):
         self.hub.metrics.errors.labels(code).inc()
         await self.error(code, message, retry, fatal=False)
         self._errors += 1
-        if self._errors > FORGIVEN:  # whoever sends nothing else must not keep the server busy
+        if self._errors > FORGIVEN:  # so that a flood of errors is slow
             await asyncio.sleep(PENANCE)
 
     # Of each protocol

@@ -60,7 +60,7 @@ class Caller:
 
     @property
     def left(self) -> int:
-        """Streams that may be opened besides those that are open."""
+        """Further streams that may be opened."""
         return self.streams - self.open if self.streams else MANY
 
     def enter(self, retry: float, count: int = 1) -> None:

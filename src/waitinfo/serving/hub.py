@@ -218,7 +218,7 @@ class Plan:
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options,
         )  # fmt: skip
-        for served in models:  # nobody is served before: so /readyz means that it is fast
+        for served in models:  # before any client, so that /readyz means that it is fast
             served.translator.warm_up()
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)

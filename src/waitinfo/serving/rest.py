@@ -359,7 +359,7 @@ async def _while_wanted(
 
 
 class Work:
-    """The texts of one request on their way."""
+    """The texts of one request while they are translated."""
 
     def __init__(
         self, hub: Hub, client: Caller, served: Served, texts: list[str], asked: TranslateRequest

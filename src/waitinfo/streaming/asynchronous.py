@@ -216,7 +216,7 @@ class _Worker:
                 self._scheduler.bells.append(self._thread.ring)
 
     def stop(self) -> None:
-        """End the thread after the round under way."""
+        """End the thread after the present round."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             self._scheduler.bells.remove(thread.ring)
