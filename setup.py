@@ -10,7 +10,6 @@ SOURCES = sorted(Path("src/waitinfo/model/native").glob("*.[ch]"))
 STAMP = zlib.crc32(b"".join(source.read_bytes() for source in SOURCES))  # as library.py expects
 
 
-
 class Wheel(bdist_wheel):
     """One wheel for every Python: the kernels are loaded by ctypes and know nothing of it."""
 
@@ -36,5 +35,5 @@ setup(
             ],
             optional=True,
         )
-    ]
+    ],
 )

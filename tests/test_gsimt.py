@@ -17,14 +17,14 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.gsimt import (
+from waitinfo.systems.networks.gsimt import (
     Actions,
     poisson_prior,
     prefix_groups,
     prior_divergence,
     send_groups,
 )
-from waitinfo.systems.lattice import (
+from waitinfo.systems.networks.lattice import (
     NEVER,
     expected_cost,
     forward_scores,

@@ -9,17 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import (
-    AttentionReport,
-    Memory,
-    RecurrentUnit,
-    SelfAttention,
-    SelfView,
-    SourceView,
-    cross_attention,
-)
+from waitinfo.model.attention import RecurrentUnit, SelfAttention, cross_attention
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 from waitinfo.text.special import PAD
 
 

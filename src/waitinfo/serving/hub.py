@@ -18,7 +18,7 @@ from waitinfo.serving.guards import (
     IN_URL,
     MANY,
     QUERIES,
-    Client,
+    Caller,
     KeyLimits,
     Keys,
     Refusal,
@@ -69,7 +69,7 @@ class Hub:
 
     # Admission
 
-    def admit(self, request: HTTPConnection, key: str | None = None) -> Client:
+    def admit(self, request: HTTPConnection, key: str | None = None) -> Caller:
         """Whose request this is; raises a refusal if it is not served."""
         self._check_origin(request.headers)
         key = key or find_key(request.headers)
