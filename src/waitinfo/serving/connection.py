@@ -191,7 +191,7 @@ class Live:
             seconds=round(time.monotonic() - self.stream.began, 3),
             words_in=transcript.words_in,
             words_out=written,
-            sentences=transcript.sentence,
+            sentences=transcript.recorder.sentence,
             mean_lag=round(transcript.lags / written, 3) if written else None,
             k=self.k,
         )
