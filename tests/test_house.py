@@ -242,3 +242,10 @@ def test_each_equation_of_the_paper_has_one_home() -> None:
         text = (SOURCE / file).read_text("utf-8")
         assert re.search(rf"(def|class) {name}\b", text), name
         assert all(f"Eq. {number}" in text for number in row.split(", ")), row
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share stands in modules of its own."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        found = {*imports(path, inside=False), *imports(path, inside=True)}
+        assert not [name for name in found if name.startswith("tests.test_")], path

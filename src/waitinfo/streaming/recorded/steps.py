@@ -50,7 +50,7 @@ WROTE, LAST, BROKEN, MAY_WRITE, LOOPED = 1, 2, 4, 8, 16  # flags out
 
 
 class Bounds(NamedTuple):
-    """What a recording is made for, besides its number of rows."""
+    """Sizes that a recording is made for, in addition to its number of rows."""
 
     window: int  # one more than the source tokens that a row may READ in this step
     source: int  # source positions that attention may look at
