@@ -28,7 +28,7 @@ class View:
     reviews = False  # whether the end of a line shows all of it again
 
     def words(self, events: Sequence[Event]) -> None:
-        """Events of the line under way."""
+        """Events of the current line."""
 
     def end(self, source: str, trace: Sequence[Event]) -> None:
         """The line has ended."""
@@ -40,7 +40,7 @@ class View:
 
 
 class WordsView(View):
-    """The translation alone, each word as soon as it is due."""
+    """The translation alone, each word as soon as it is written."""
 
     def __init__(self) -> None:
         self.begun = False
