@@ -1,5 +1,7 @@
 """Builds the compiled kernels where there is a C compiler; everything else is in pyproject.toml."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 setup(
@@ -7,10 +9,11 @@ setup(
         Extension(
             "waitinfo.model.native._kernels",
             ["src/waitinfo/model/native/kernels.c"],
-            depends=["src/waitinfo/model/native/kernels.h", "src/waitinfo/model/native/types.h"],
+            depends=sorted(glob("src/waitinfo/model/native/*.h")),
             # The kernels must round like torch does: no reordering, no fused multiply-add.
             extra_compile_args=[
                 "-O3",
+                "-g0",
                 "-std=gnu11",
                 "-ffp-contract=off",
                 "-fno-math-errno",
