@@ -35,7 +35,8 @@ def code(request: pytest.FixtureRequest) -> Library:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "inputs", "rows"), [(5, 3, 1), (130, 2048, 1), (70, 18, 7), (130, 2048, 13)]
+    ("outputs", "inputs", "rows"),
+    [(5, 3, 1), (130, 2048, 1), (70, 18, 7), (130, 2048, 13), (200, 517, 75)],
 )
 def test_products(code: Library, outputs: int, inputs: int, rows: int) -> None:
     """Against int64, with sizes that fill no block and no vector."""

@@ -143,22 +143,11 @@ static void NAME(linear)(const Linear *m, const float *x, int rows, float *y, in
     NAME(apply)(m, rows, y, relu, scratch);
 }
 
-/* The largest number; what is not a number is passed over. */
-static inline float NAME(largest)(const float *y) {
-    float most[16];
-    for (int l = 0; l < 16; l++) most[l] = y[l] > -INFINITY ? y[l] : -INFINITY;
-    for (int j = 16; j < BLOCK; j += 16)
-        for (int l = 0; l < 16; l++) most[l] = y[j + l] > most[l] ? y[j + l] : most[l];
-    for (int half = 8; half; half /= 2)
-        for (int l = 0; l < half; l++) most[l] = most[l + half] > most[l] ? most[l + half] : most[l];
-    return most[0];
-}
-
 /* The best output of every row but those in `never`; all outputs on request. */
 static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
                        int32_t *best, float *value, float *all, Scratch *s) {
     NAME(quantize)(m, x, rows, s->bytes, s->largest);
-    for (int r = 0; r < rows; r++) best[r] = -1;
+    for (int r = 0; r < rows; r++) value[r] = -INFINITY, best[r] = 0;
     BEGIN_PRODUCTS;
     for (int n = 0; n < m->outputs; n += BLOCK) {
         const Scaling *scaling = scaling_of(m, block_of(m, n));
@@ -170,14 +159,12 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
             if (all) memcpy(all + (size_t)r * m->outputs + n, y, count * sizeof(float));
+            int above = 0; /* seldom; compilers make vectors of this loop, not of the next one */
             for (int j = count; j < BLOCK; j++) y[j] = -INFINITY;
-            float most = NAME(largest)(y);
-            if (best[r] < 0 || most > value[r]) {
-                int j = 0;
-                while (j < count - 1 && !(y[j] == most)) j++;
-                best[r] = n + j;
-                value[r] = most;
-            }
+            for (int j = 0; j < BLOCK; j++) above |= y[j] > value[r];
+            if (!above) continue;
+            for (int j = 0; j < count; j++)
+                if (y[j] > value[r]) value[r] = y[j], best[r] = n + j;
         }
     }
     END_PRODUCTS;
