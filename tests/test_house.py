@@ -152,7 +152,8 @@ def test_nothing_is_imported_in_a_circle() -> None:
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
     + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
-    + [m for m in FILES if part(m) == "client"],
+    + [m for m in FILES if part(m) == "client"]
+    + [m for m in FILES if part(m) == "systems" and "systems.networks" not in m],
 )
 def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
@@ -241,3 +242,10 @@ def test_each_equation_of_the_paper_has_one_home() -> None:
         text = (SOURCE / file).read_text("utf-8")
         assert re.search(rf"(def|class) {name}\b", text), name
         assert all(f"Eq. {number}" in text for number in row.split(", ")), row
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share stands in modules of its own."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        found = {*imports(path, inside=False), *imports(path, inside=True)}
+        assert not [name for name in found if name.startswith("tests.test_")], path

@@ -1,4 +1,4 @@
-"""The verbs of `waitinfo`, and how one is made of a function and its options."""
+"""The verbs of `waitinfo`, each a command made from a function and its options."""
 
 from __future__ import annotations
 

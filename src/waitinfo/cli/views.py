@@ -24,7 +24,7 @@ class View:
     reviews = False  # whether the end of a line shows all of it again
 
     def words(self, events: Sequence[Event]) -> None:
-        """Events of the line under way."""
+        """Events of the current line."""
 
     def end(self, source: str, trace: Sequence[Event]) -> None:
         """The line has ended."""
@@ -36,7 +36,7 @@ class View:
 
 
 class WordsView(View):
-    """The translation alone, each word as soon as it is due."""
+    """The translation alone, each word as soon as it is written."""
 
     def __init__(self) -> None:
         self.begun = False

@@ -29,7 +29,10 @@
 #include "x86.h"
 #include "arm.h"
 
-/* The size of the structs, so that code built from other sources is noticed. */
+/* The checksum of the sources, by setup.py, so that a build of other sources is noticed. */
+uint32_t waitinfo_sources(void) { return WAITINFO_SOURCES; }
+
+/* The size of the structs, which library.py repeats. */
 int waitinfo_layout(void) {
     return sizeof(Model) + sizeof(Layer) + sizeof(Embedding) + sizeof(Reading) + sizeof(Writing);
 }
