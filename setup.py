@@ -28,6 +28,7 @@ setup(
             # The kernels must round like torch does: no reordering, no fused multiply-add.
             extra_compile_args=[
                 "-O3",
+                "-g0",
                 "-std=gnu11",
                 "-ffp-contract=off",
                 "-fno-math-errno",

@@ -32,10 +32,19 @@ MAY_IMPORT = {
     "streaming": {"model", "systems", "text", "trained"},
     "translation": {"model", "streaming", "systems", "text", "trained"},
     "distillation": {"model", "streaming", "systems", "text", "trained", "translation"},
-    "evaluation": {"model", "streaming", "systems", "text", "trained", "translation"},
+    "evaluation": {
+        "listening",
+        "model",
+        "streaming",
+        "systems",
+        "text",
+        "trained",
+        "translation",
+    },
     "training": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
-    "serving": {"model", "streaming", "systems", "text", "trained"},
+    "listening": {"model", "streaming", "systems", "text", "trained"},
+    "serving": {"listening", "model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
@@ -51,6 +60,7 @@ EXTRAS = {
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
+    "listening": {"faster_whisper", "onnx_asr", "onnxruntime", "sounddevice", "soundfile", "vosk"},
     "serving": {"ray"},
 }
 
@@ -153,6 +163,7 @@ def test_nothing_is_imported_in_a_circle() -> None:
     + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
     + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
     + [m for m in FILES if part(m) == "client"]
+    + ["waitinfo.listening.worker", "waitinfo.listening.captions", "waitinfo.cli.listen"]
     + [m for m in FILES if part(m) == "systems" and "systems.networks" not in m],
 )
 def test_imports_no_torch(module: str) -> None:

@@ -190,7 +190,7 @@ def as_array(value: Any) -> Any:
     if not is_tensor(value):
         return value
     value = value.detach().cpu()
-    return (value if value.dtype.itemsize > 2 else value.float()).numpy()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
 
 
 @dataclass

@@ -32,8 +32,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
-KINDS = ("plain", "avx2", "vnni")
+SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
+KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
 BUILD = "python setup.py build_ext --inplace --force"
 KEYS = 16  # keys in a block of a cache
 MOST_WIDTH = 256  # of a head
@@ -119,10 +119,11 @@ class Library:
         if stamp() != source_stamp() or self.code.waitinfo_layout() != sum(map(sizeof, STRUCTS)):
             raise ValueError(f"built from other sources; build it again: {BUILD}")
         self.code.waitinfo_packed_size.restype = c_int64
-        best = self.code.waitinfo_best_kind()
-        self.kind = best if kind is None else KINDS.index(kind)
-        if self.kind > best:
+        numbers = range(len(KINDS))
+        self.kinds = [KINDS[number] for number in numbers if self.code.waitinfo_runs(number)]
+        if kind is not None and kind not in self.kinds:
             raise ValueError(f"this CPU cannot run {kind}")
+        self.kind = KINDS.index(kind or self.kinds[-1])
 
     def call(self, name: str, *arguments: object) -> None:
         if not getattr(self.code, name)(self.kind, *arguments):
