@@ -1,11 +1,12 @@
 # For a fresh clone: `make demo`, `make serve` and `make test`. Each sets up .venv by itself.
+# For a release: `make wheel`, `make docs` and `make release VERSION=1.2.3`.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo serve test lint results setup clean
+.PHONY: demo serve test lint results wheel docs release setup clean
 
 setup: $(READY)
 
@@ -36,5 +37,22 @@ lint: $(READY)
 results: $(READY)
 	$(BIN)/python -m experiments.pages
 
+# The source archive and a wheel with compiled kernels and both models, in dist/; then the wheel
+# is tried in an environment without a compiler.
+wheel: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[release]'
+	rm -rf build dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/wheel
+	PYTHON=$(BIN)/python .ci/try-wheel dist/*.whl
+
+# The documentation as a site, in site/.
+docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The new version in all places, its heading in the changelog, a commit and a tag.
+release: $(READY)
+	@$(BIN)/python .ci/release.py "$(VERSION)"
+
 clean:
-	rm -rf build
+	rm -rf build dist site

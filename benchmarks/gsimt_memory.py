@@ -27,8 +27,8 @@ from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.batch import Batch
 from waitinfo.systems import LossContext, System, build_system
-from waitinfo.systems.gsimt import prefix_groups
-from waitinfo.systems.lattice import lattice_points
+from waitinfo.systems.networks.gsimt import prefix_groups
+from waitinfo.systems.networks.lattice import lattice_points
 from waitinfo.text.special import BOS, EOS
 
 EVERYTHING = 10**9  # positions in one group

@@ -15,8 +15,8 @@ from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
 from waitinfo.systems import SYSTEMS, Dial, System, build_system
-from waitinfo.systems.mma import MonotonicAttention
-from waitinfo.systems.moe_wait_k import ExpertAttention
+from waitinfo.systems.networks.mma import MonotonicAttention
+from waitinfo.systems.networks.moe import ExpertAttention
 from waitinfo.systems.policy import Policy
 from waitinfo.text.special import EOS
 

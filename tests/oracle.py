@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
-from waitinfo.model.attention import CrossAttention, Memory, SourceView
+from waitinfo.model.attention import CrossAttention
 from waitinfo.model.batch import Batch
-from waitinfo.model.transformer import Decoded
+from waitinfo.model.views import Decoded, Memory, SourceView
 from waitinfo.systems import PolicyState, Step, System
 from waitinfo.systems.interface import LONGEST
 from waitinfo.systems.moe_wait_k import MoEWaitK

@@ -8,8 +8,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from tests.serving import running
-from tests.test_page import CHROMIUM, SLOW
+from tests.serving import CHROMIUM, SLOW, running
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import load_models

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import json
 import logging
+import shutil
 import socket as sockets
 import threading
 import time
@@ -23,7 +24,8 @@ pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.streams import toy_model, wait_for
+from tests.streams import record, toy_model, wait_for
+from waitinfo import Translator
 from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
@@ -31,6 +33,9 @@ from waitinfo.serving.models import Models, Served, serve_model
 from waitinfo.serving.server import Server, bind
 from waitinfo.serving.settings import Settings
 from waitinfo.text.languages import Languages
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SLOW = 300_000  # milliseconds: busy machines are slow, and no test waits that long on others
 
 
 def toy_served(
@@ -174,3 +179,10 @@ def words_of(messages: list[dict[str, Any]]) -> list[str]:
 def writes_of(messages: list[dict[str, Any]]) -> int:
     """Tokens written, in messages with a trace."""
     return sum(e["kind"] == "WRITE" for m in messages for e in m.get("trace", ()))
+
+
+def local(text: str, k: float = 2) -> list[tuple]:
+    """The record of a local stream, for one on a server to be compared with."""
+    with Translator(toy_model(), streams=1).stream(k, history=None) as stream:
+        events = [event for word in text.split() for event in stream.push(word)]
+        return record(events + stream.finish())

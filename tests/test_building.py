@@ -12,8 +12,9 @@ import torch
 from tests.conftest import toy_pairs, write_pairs
 from tests.training_runs import values
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import SourceView, split_heads
+from waitinfo.model.attention import split_heads
 from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import SourceView
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
 from waitinfo.trained.saving import load_model

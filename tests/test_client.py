@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.serving import Running, running, toy_hub
+from tests.serving import Running, local, running, toy_hub
 from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Client, Translator, WaitinfoError
 from waitinfo.client import clients
@@ -34,12 +34,6 @@ KEY = "a-secret-key"
 def server() -> Iterator[Running]:
     with running(toy_hub()) as found:
         yield found
-
-
-def local(text: str, k: float = 2) -> list[tuple]:
-    with Translator(toy_model(), streams=1).stream(k, history=None) as stream:
-        events = [event for word in text.split() for event in stream.push(word)]
-        return record(events + stream.finish())
 
 
 def test_a_remote_stream_is_like_a_local_one(server: Running) -> None:

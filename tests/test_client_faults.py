@@ -9,9 +9,8 @@ import threading
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from tests.serving import running, toy_hub
+from tests.serving import local, running, toy_hub
 from tests.streams import record, wait_for
-from tests.test_client import local
 from waitinfo import AsyncClient, Client, WaitinfoError
 from waitinfo.serving.stream import StreamConnection
 

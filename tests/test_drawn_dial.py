@@ -10,7 +10,7 @@ import torch
 from tests.oracle import batch_of
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import LossContext, build_system
-from waitinfo.systems.base import spread_dial
+from waitinfo.systems.networks.losses import spread_dial
 
 PAIRS = [([5, 6, 7, 8, 9, 10], [10, 11, 12]), ([5, 6], [12, 13, 14, 15]), ([9, 8, 7], [20])]
 

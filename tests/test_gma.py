@@ -13,11 +13,11 @@ from tests.conftest import tiny_config
 from tests.engines import restless, sentences
 from tests.oracle import batch_of
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import SourceView
 from waitinfo.model.info import cross_bias
+from waitinfo.model.views import SourceView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.gma import GaussianAttention, log_prior, needed_tokens
+from waitinfo.systems.networks.gma import GaussianAttention, log_prior, needed_tokens
 
 HEADS = 3
 

@@ -32,10 +32,19 @@ MAY_IMPORT = {
     "streaming": {"model", "systems", "text", "trained"},
     "translation": {"model", "streaming", "systems", "text", "trained"},
     "distillation": {"model", "streaming", "systems", "text", "trained", "translation"},
-    "evaluation": {"model", "streaming", "systems", "text", "trained", "translation"},
+    "evaluation": {
+        "listening",
+        "model",
+        "streaming",
+        "systems",
+        "text",
+        "trained",
+        "translation",
+    },
     "training": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
-    "serving": {"model", "streaming", "systems", "text", "trained"},
+    "listening": {"model", "streaming", "systems", "text", "trained"},
+    "serving": {"listening", "model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage"}
@@ -51,6 +60,7 @@ EXTRAS = {
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
+    "listening": {"faster_whisper", "onnx_asr", "onnxruntime", "sounddevice", "soundfile", "vosk"},
     "serving": {"ray"},
 }
 
@@ -152,7 +162,9 @@ def test_nothing_is_imported_in_a_circle() -> None:
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
     + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
-    + [m for m in FILES if part(m) == "client"],
+    + [m for m in FILES if part(m) == "client"]
+    + ["waitinfo.listening.worker", "waitinfo.listening.captions", "waitinfo.cli.listen"]
+    + [m for m in FILES if part(m) == "systems" and "systems.networks" not in m],
 )
 def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
@@ -241,3 +253,10 @@ def test_each_equation_of_the_paper_has_one_home() -> None:
         text = (SOURCE / file).read_text("utf-8")
         assert re.search(rf"(def|class) {name}\b", text), name
         assert all(f"Eq. {number}" in text for number in row.split(", ")), row
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share stands in modules of its own."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        found = {*imports(path, inside=False), *imports(path, inside=True)}
+        assert not [name for name in found if name.startswith("tests.test_")], path

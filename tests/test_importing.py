@@ -24,8 +24,9 @@ from waitinfo.importing import build, import_model, read_published
 from waitinfo.importing import ctranslate2 as reader
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.model import Transformer
-from waitinfo.model.attention import CachePosition, RecurrentUnit, SelfView
+from waitinfo.model.attention import RecurrentUnit
 from waitinfo.model.cache import CacheRows, StateCache
+from waitinfo.model.views import CachePosition, SelfView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import build_system
 from waitinfo.text.special import BOS, EOS, SPECIALS

@@ -188,6 +188,19 @@ def test_integers_are_near_floats() -> None:
     assert torch.equal(states[0].argmax(-1), states[1].argmax(-1))
 
 
+def test_integers_align_like_float64() -> None:
+    """What decides where a full window is cut; integers keep the factor of scores in queries."""
+    whole, narrow = (load_model(find_model(None), "cpu", dtype) for dtype in ("float32", "int8"))
+    source = torch.tensor([[*whole.vocabulary.source.encode("Das ist eine gute Idee."), 3]])
+    target = torch.tensor([[2, *whole.vocabulary.target.encode("That is a good idea.")]])
+    found = []
+    for model in (whole.model.double(), narrow.model):
+        encoded = model.encode(model.embed_source(source), torch.tensor([source.shape[1]]))
+        visible = torch.full(target.shape, source.shape[1])
+        found.append(model.alignment(model.embed_target(target), encoded, visible).double())
+    assert torch.allclose(found[0], found[1], atol=0.03)
+
+
 def test_info_is_that_of_floats() -> None:
     whole, narrow = (load_model(find_model(None), "cpu", dtype) for dtype in ("float32", "int8"))
     tokens = torch.tensor([whole.vocabulary.source.encode("Das ist eine gute Idee.")])

@@ -12,10 +12,10 @@ from tests.engines import TRAINED
 from tests.oracle import batch_of, dial_near
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.attention import CachePosition
 from waitinfo.model.cache import CacheRows
+from waitinfo.model.views import CachePosition
 from waitinfo.systems import SYSTEMS, LossContext, build_system
-from waitinfo.systems.base import whole_source
+from waitinfo.systems.networks.losses import whole_source
 
 PAIRS = [([5, 6, 7, 8, 9], [10, 11, 12]), ([13], [14, 15, 16, 17]), ([20, 21], [22])]
 KINDS = [

@@ -14,12 +14,14 @@ from tests.engines import restless, sentences
 from tests.oracle import batch_of, uncached_decode
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import ModelConfig, Transformer
-from waitinfo.model.attention import Memory, SourceView, merge_heads
+from waitinfo.model.attention import merge_heads
 from waitinfo.model.info import cross_bias
 from waitinfo.model.tensors import read_tensors
+from waitinfo.model.views import Memory, SourceView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system
-from waitinfo.systems.moe_wait_k import ExpertAttention, spread_lags
+from waitinfo.systems.moe_wait_k import spread_lags
+from waitinfo.systems.networks.moe import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.saving import load_model
 from waitinfo.training import train

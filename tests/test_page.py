@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.serving import Running, running, toy_served
+from tests.serving import CHROMIUM, SLOW, Running, running, toy_served
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
@@ -20,9 +19,7 @@ from waitinfo.serving.settings import Settings
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
-SLOW = 300_000  # milliseconds: busy machines are slow, and no test waits that long on others
 TEXT = "ba be bi bo bu. da de di do du."
 
 

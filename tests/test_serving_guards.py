@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.serving import Running, receive, running, send, start, toy_hub, until, wait_for
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import (
-    Client,
+    Caller,
     KeyLimits,
     Keys,
     Refusal,
@@ -101,7 +101,7 @@ def test_keys() -> None:
 
 def test_words_per_minute() -> None:
     """Beyond the limit the client is told, and waits; nothing is lost."""
-    client = Client(words_per_minute=1)
+    client = Caller(words_per_minute=1)
     assert client.spend(1) == 0
     assert 0 < client.spend(1) <= 60
     keys = Keys([KeyLimits(KEY, words_per_minute=120)])
@@ -321,7 +321,7 @@ def test_errors_are_logged_without_their_words() -> None:
 
 
 def test_pausing_ends() -> None:
-    client = Client(words_per_minute=60_000)
+    client = Caller(words_per_minute=60_000)
     client.spend(60_100)
     asyncio.run(client.pause())
     assert client.spend(0) == 0

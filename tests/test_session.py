@@ -13,7 +13,7 @@ from tests.streams import toy_tokenizer
 from waitinfo.streaming.engine import READ, WRITE, Kind, TokenEvent
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
-from waitinfo.streaming.words import Piece, WordBuilder
+from waitinfo.streaming.words import WordBuilder, WordPart
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
@@ -102,7 +102,7 @@ class Counted(list[int]):
 
 def test_cutting_a_long_word_copies_every_token_once() -> None:
     stream = session(limit=20)
-    stream._reader.queue.append(Piece("word", Counted(ids("a") * 4_000)))
+    stream._reader.queue.append(WordPart("word", Counted(ids("a") * 4_000)))
     Counted.copied = taken = 0
     while (found := stream.next_input()) is not None and found.tokens:
         taken += len(found.tokens)

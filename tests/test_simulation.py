@@ -21,7 +21,7 @@ from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.rooms import Room, Rooms
 from waitinfo.serving.wire import Gathering
-from waitinfo.streaming.asynchronous import AsyncStream, Progress
+from waitinfo.streaming.asynchronous import AsyncStream, NewEvents
 from waitinfo.streaming.scheduler import Rounds, Scheduler
 
 PARTS, SEEDS = 8, 250  # 2,000 seeds
@@ -132,7 +132,7 @@ def a_change_is_missed(patch: Patch) -> None:
         channel.listener = notifier
         while not channel.over:
             await notifier.change_of(channel)
-            yield Progress(scheduler.collect(channel), not channel.busy)
+            yield NewEvents(scheduler.collect(channel), not channel.busy)
 
     patch.setattr(AsyncStream, "batches", batches)
 

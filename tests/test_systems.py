@@ -15,8 +15,9 @@ from tests.engines import TRAINED
 from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import transformer
-from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention
+from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.views import AttentionReport
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import (
@@ -148,12 +149,10 @@ def test_a_model_checks_its_cross_attention(tiny_model) -> None:
 def test_registered_names_match_the_classes(name: str) -> None:
     system = SYSTEMS[name]
     assert system.name == name and system.summary
-    assert system.model_defaults["cross_attention"] == system.attentions[0].name
-    assert all(CROSS_ATTENTIONS[kind.name] is kind for kind in system.attentions)
+    names = system.attention_names()
+    assert system.model_defaults["cross_attention"] == names[0]
+    assert [cross_attention(name).name for name in names] == names
     assert set(system.milestones) <= vars(system.Options()).keys()
-
-
-AFTER_THE_STEP = {"mma", "gma", "gsimt"}  # always compute the token, by special attention
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -168,14 +167,16 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
     weights = draw.random((rows, 2, 3, 9)) * (np.arange(9) < read[:, None, None, None])
     predicted: Any = draw.integers(4, 7, (2, rows))
     logits = draw.normal(size=(rows, 8), scale=4)
+    stopped: Any = draw.random((2, rows, 3, 1)) < 0.8
     step = Step(
-        predicted[0], asked={"logits": logits, "attention": weights, "before": predicted[1]}
+        predicted[0],
+        [AttentionReport(stopped=some) for some in stopped],
+        draw.normal(size=rows),  # type: ignore[arg-type]
+        {"logits": logits, "attention": weights, "before": predicted[1]},
     )
-    assert hasattr(system.ready, "for_arrays") is (name not in AFTER_THE_STEP)
     for method in ("ready", "accept", "wait", "earlier", "remember"):
         ask: Any = getattr(system, method)
-        if not hasattr(ask, "for_arrays"):
-            continue
+        assert ask.for_arrays
         after = method in ("accept", "wait", "remember")
         decided = ask(state.tensors(), step.tensors()) if after else ask(state.tensors())
         found = ask(state, step) if after else ask(state)
@@ -183,6 +184,10 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
         if not after and not system.asks:
             alone = [PolicyState(*(column[i] for column in counts)) for i in range(rows)]
             assert [ask(one) for one in alone] == decided.tolist()
+    seen: Any = (read[:, None], written[:, None] + np.arange(3), k[:, None])
+    for heads in (1, 3, 8):
+        found = system.visible(*seen, heads)
+        assert found.tolist() == system.visible(*map(torch.from_numpy, seen), heads).tolist()
 
 
 def test_what_was_not_asked_for_is_an_error() -> None:

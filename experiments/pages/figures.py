@@ -19,8 +19,8 @@ NO_LATENCY = "no common latency"
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}
 
 
-def signed(value: float, digits: int = 1) -> str:
-    text = f"{value:+.{digits}f}".replace("-", "−")
+def signed(value: float) -> str:
+    text = f"{value:+.1f}".replace("-", "−")
     return text if float(text[1:]) else text[1:]  # zero has no sign
 
 

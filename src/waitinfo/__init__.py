@@ -17,6 +17,7 @@ from waitinfo.lazy import lazy_names
 
 if TYPE_CHECKING:
     from waitinfo.client.clients import AsyncClient, Client
+    from waitinfo.listening.listen import listen
     from waitinfo.streaming.asynchronous import AsyncTranslator
     from waitinfo.streaming.event import Event
     from waitinfo.streaming.stream import Stream
@@ -31,6 +32,7 @@ __all__ = [
     "Stream",
     "Translator",
     "WaitinfoError",
+    "listen",
     "load",
 ]
 
@@ -43,6 +45,7 @@ __getattr__, _ = lazy_names(
         "Event": "waitinfo.streaming.event",
         "Stream": "waitinfo.streaming.stream",
         "Translator": "waitinfo.streaming.translator",
+        "listen": "waitinfo.listening.listen",
         "load": "waitinfo.streaming.translator",
     },
 )

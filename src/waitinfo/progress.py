@@ -34,11 +34,13 @@ class Silent:
     def note(self, text: str) -> None: ...
 
 
+EVERY = 10.0  # seconds between two lines of a stage
+
+
 class Lines:
     """Prints plain lines to standard error, at most one every few seconds, for logs and pipes."""
 
-    def __init__(self, every: float = 10.0) -> None:
-        self.every = every
+    def __init__(self) -> None:
         self._name = ""
         self._total: float | None = None
         self._last = 0.0
@@ -51,7 +53,7 @@ class Lines:
     def advance(self, done: float) -> None:
         now = time.monotonic()
         text = self.describe(done)
-        if self._total and now - self._last >= self.every:
+        if self._total and now - self._last >= EVERY:
             self._last = now
             self._print(f"{self._name}: {text}")
 

@@ -48,9 +48,9 @@ class Sampled:
         return np.array(found)
 
 
-def draw_counts(sentences: int, resamples: int, seed: int = SEED) -> np.ndarray:
+def draw_counts(sentences: int, resamples: int) -> np.ndarray:
     """How often each resample draws each sentence, after one row that draws each once."""
-    draws = np.random.default_rng(seed).integers(0, sentences, (resamples, sentences))
+    draws = np.random.default_rng(SEED).integers(0, sentences, (resamples, sentences))
     counts = np.stack([np.bincount(row, minlength=sentences) for row in draws])
     return np.concatenate([np.ones((1, sentences), counts.dtype), counts])
 

@@ -87,7 +87,7 @@ def _shape(word: str) -> str:
 
 
 def _own_features(word: str) -> list[int]:
-    """Hashes of a word's form; the first is that of the word in small letters."""
+    """Hashes of a word's form; the first is of the lower-cased word."""
     small = word.lower()
     texts = [small, word, _shape(word)]
     texts += [small[-n:] for n in range(1, 6)] + [small[:n] for n in range(1, 5)]

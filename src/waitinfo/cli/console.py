@@ -32,8 +32,8 @@ console = Console(stderr=True, highlight=False)
 class Pace:
     """Lines per second and time left, from the progress of one stage."""
 
-    def __init__(self, total: float, unit: str = "lines") -> None:
-        self.total, self.unit = total, unit
+    def __init__(self, total: float) -> None:
+        self.total = total
         self._start: tuple[float, float] | None = None
 
     def text(self, done: float) -> str:
@@ -41,7 +41,7 @@ class Pace:
         now = time.monotonic()
         self._start = self._start or (done, now)
         first, began = self._start
-        text = f"{done:,.0f} of {self.total:,.0f} {self.unit}"
+        text = f"{done:,.0f} of {self.total:,.0f} lines"
         if done <= first or now <= began:
             return text
         rate = (done - first) / (now - began)

@@ -78,7 +78,7 @@ class TranslateArguments(BatchOptions, ModelOptions):
 def translate(options: TranslateArguments) -> None:
     """Translate text: arguments, a file, or standard input while it arrives.
 
-    From standard input, words are printed as soon as they are due. With --out, a file of any
+    From standard input, words are printed as soon as they are written. With --out, a file of any
     length is translated in large batches; it can be interrupted and resumed, and shared by several
     processes: torchrun --nproc-per-node 8 -m waitinfo translate …
 

@@ -1,4 +1,4 @@
-"""The verbs of `waitinfo`, and how one is made of a function and its options."""
+"""The verbs of `waitinfo`, each a command made from a function and its options."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from waitinfo.cli.analyse import analyse
 from waitinfo.cli.compare import compare
 from waitinfo.cli.distill import distill
 from waitinfo.cli.evaluate import evaluate
+from waitinfo.cli.listen import listen
 from waitinfo.cli.models import models
 from waitinfo.cli.prepare import prepare
 from waitinfo.cli.serve import serve
@@ -93,7 +94,7 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (prepare, train, distill, translate, serve, evaluate, compare, analyse, models):
+for verb in (prepare, train, distill, translate, listen, serve, evaluate, compare, analyse, models):
     app.command(cls=Verb)(command(verb))
 
 

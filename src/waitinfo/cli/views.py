@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +14,9 @@ from rich.text import Text
 
 from waitinfo.streaming.event import Event
 from waitinfo.text.tokenizer import SPACE
+
+if TYPE_CHECKING:
+    from waitinfo.listening.listen import SpeechEvent
 
 STOP = "</s>"
 BYTES = re.compile(r"(<0x[0-9A-F]{2}>)+")  # how the vocabulary spells letters it has no piece for
@@ -24,7 +28,7 @@ class View:
     reviews = False  # whether the end of a line shows all of it again
 
     def words(self, events: Sequence[Event]) -> None:
-        """Events of the line under way."""
+        """Events of the current line."""
 
     def end(self, source: str, trace: Sequence[Event]) -> None:
         """The line has ended."""
@@ -36,7 +40,7 @@ class View:
 
 
 class WordsView(View):
-    """The translation alone, each word as soon as it is due."""
+    """The translation alone, each word as soon as it is written."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -185,3 +189,85 @@ class LiveCaption:
         else:
             print(self.heard.plain.strip(), self.said.plain.strip(), sep="\n")
         print(flush=True)
+
+
+class SpeechView:
+    """What is said, and its translation."""
+
+    def __enter__(self) -> SpeechView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing more will come."""
+
+    def event(self, event: SpeechEvent) -> None:
+        """Something was heard or written."""
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class SpeechLines(SpeechView):
+    """Two lines that grow on a terminal; elsewhere two lines for each sentence that is complete."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+        self.live = Live(console=self.console, auto_refresh=False)
+        self.heard: list[str] = []  # words of sentences that are not complete
+        self.open = self.said = ""
+
+    def __enter__(self) -> SpeechView:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.live.update(Text(), refresh=True)
+            self.live.stop()
+
+    def event(self, event: SpeechEvent) -> None:
+        if event.kind == "HEARD":
+            self.heard.append(event.text)
+        elif event.kind == "OPEN":
+            self.open = event.text
+        elif event.kind == "WRITE":
+            self.said = (self.said + event.text).lstrip()
+        elif event.kind == "END":
+            del self.heard[: len(event.source.split())]
+            self.said = ""
+            self._print(event.source, event.text)
+        if self.console.is_terminal:
+            self.live.update(self._growing(), refresh=True)
+
+    def note(self, text: str) -> None:
+        if self.console.is_terminal:
+            self.console.print(text, style="yellow", markup=False)
+        else:
+            super().note(text)
+
+    def _print(self, source: str, translation: str) -> None:
+        """A sentence, for good."""
+        self.console.print(Text(source, style="dim"), soft_wrap=True)
+        self.console.print(Text(translation, style="bold"), soft_wrap=True)
+        self.console.print()
+
+    def _growing(self) -> Text:
+        """As much of the end of both as has room."""
+        room = 3 * self.console.width - 1
+        heard = Text(" ".join(self.heard)[-room:], style="dim")
+        if self.open:
+            heard.append(f" {self.open}", style="bright_black italic")
+        return Text("\n").join([heard, Text(self.said[-room:], style="bold")])
+
+
+class SpeechJson(SpeechView):
+    """An event a line."""
+
+    def event(self, event: SpeechEvent) -> None:
+        fields = event._asdict()
+        fields["event"] = None if event.event is None else event.event.as_dict()
+        print(json.dumps(fields, ensure_ascii=False), flush=True)
+
+
+SPEECH_VIEWS: dict[str, type[SpeechView]] = {"words": SpeechLines, "json": SpeechJson}

@@ -77,7 +77,7 @@ class AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Streams are closed by themselves."""
+        """Streams close on their own."""
 
 
 class Client:

@@ -140,7 +140,7 @@ class Chooser:
             raise unknown("--choose", self.by, CHOICES)
 
     def choose(self, task: Task) -> ChosenTranslation:
-        """The best that passes; the reason is that of the best one of all."""
+        """The best translation that passes; else why the best of all does not."""
         first: str | None = None
         for number in self._ranked(task):
             reason = self.filters.of_pair(

@@ -131,9 +131,9 @@ def document_trace(events: Iterable[Event], source_words: int) -> WordTrace:
     return WordTrace(shown.words, shown.delays, source_words, " ".join(shown.words))
 
 
-def repeated(words: Sequence[str], order: int = 4) -> tuple[int, int]:
-    """Number of n-grams that were written before, and of all n-grams."""
-    grams = [tuple(words[i : i + order]) for i in range(len(words) - order + 1)]
+def repeated(words: Sequence[str]) -> tuple[int, int]:
+    """Number of 4-grams that were written before, and of all."""
+    grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
     return len(grams) - len(set(grams)), len(grams)
 
 

@@ -147,7 +147,7 @@ def save_figure(figure: Any, out: Path) -> None:
 def _draw_curve(
     axes: Any, curve: Curve, style: dict[str, Any], up: bool, labels: bool, bands: bool
 ) -> None:
-    """up: labels are above the points; alternate curves overlap less so."""
+    """up: labels are above the points; alternating them reduces overlap."""
     colour = style["color"]
     name = plain(curve.name)
     if curve.runs > 1:

@@ -115,9 +115,9 @@ def sentence_scores(name: str, hypotheses: Sequence[str], references: Sequence[s
     return np.array([from_statistics(name, row) for row in rows])
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> float:
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Corpus BLEU of detokenised text."""
-    return score("BLEU_lowercase" if lowercase else "BLEU", hypotheses, references).score
+    return score("BLEU", hypotheses, references).score
 
 
 def quality(
@@ -138,11 +138,10 @@ def comet(
     sources: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[str],
-    model: str = COMET_MODEL,
     gpus: int = 0,
 ) -> float:
     """COMET system score; the model is downloaded on first use."""
-    scorer = load_comet(model)
+    scorer = load_comet(COMET_MODEL)
     data = [
         {"src": source, "mt": hypothesis, "ref": reference}
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
@@ -175,7 +174,6 @@ def paired_bootstrap(
     baseline: Sequence[str],
     other: Sequence[str],
     references: Sequence[str],
-    resamples: int = RESAMPLES,
 ) -> PairedResult:
     """sacrebleu's paired bootstrap test of two sets of translations."""
     if list(baseline) == list(other):  # sacrebleu would report p = 0.001 for equal translations
@@ -189,7 +187,7 @@ def paired_bootstrap(
         {name: _metric(name, None, mostly_unspaced(references))},
         [compared(name, references)],
         test_type="bs",
-        n_samples=resamples,
+        n_samples=RESAMPLES,
     )
     _, found = test()
     results: Any = next(results for key, results in found.items() if key != "System")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.errors import unknown
-from waitinfo.model.cache import CacheRows, KeyValueCache, Pages, StateCache
+from waitinfo.model.cache import KeyValueCache, Pages, StateCache
+from waitinfo.model.config import CROSS_ATTENTION_MODULES, PLAIN
+from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 
 Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], Tensor]
 SelfAttend = Callable[[Tensor, int, "Tensor | None", float], Tensor]
@@ -76,27 +78,6 @@ def self_attend(projected: Tensor, heads: int, bias: Tensor | None, dropout: flo
     """Self-attention over packed queries, keys and values: [B, T, 3d] -> [B, T, d]."""
     queries, keys, values = split_projection(projected, heads)
     return merge_heads(attend(queries, keys, values, bias, bias is None, dropout))
-
-
-@dataclass(frozen=True)
-class CachePosition:
-    """The cache rows and positions that a step writes to."""
-
-    rows: CacheRows
-    at: Tensor  # [R, T] new positions of each row
-    keys: int  # positions to attend to: one more than the largest position of any row
-
-
-@dataclass(frozen=True)
-class SelfView:
-    """The positions that self-attention may attend to.
-
-    `bias` None means plain causal attention, without info. With `position`, the keys are those of
-    the cache, including the new ones.
-    """
-
-    bias: Tensor | None
-    position: CachePosition | None = None
 
 
 class SelfAttention(nn.Module):
@@ -163,42 +144,6 @@ class RecurrentUnit(nn.Module):
         return found
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Source keys and values of one decoder layer: [B, H, S, d/H] each."""
-
-    keys: Tensor
-    values: Tensor
-
-    def select(self, rows: Tensor) -> Memory:
-        return Memory(self.keys[rows], self.values[rows])
-
-
-@dataclass(frozen=True)
-class SourceView:
-    """The source prefix that cross-attention may attend to, and the bias computed from it."""
-
-    visible: Tensor  # [B, T] or [B, H, T]: source tokens each query sees
-    bias: Tensor  # [B, 1 or H, T, S]
-    k: Tensor | None = None  # [B] the latency dial, for attention that depends on it
-    read_bias: Tensor | None = None  # [B, 1, T, S] over all tokens read, if heads see fewer
-    at: Tensor | None = None  # [B, T] target positions of the queries
-    before: Tensor | None = None  # [B, H] layer state after the previous position; None at first
-    streaming: bool = False  # hard decisions, as in translation, instead of expectations
-    weigh: bool = False  # report the weights of plain attention
-
-
-@dataclass(frozen=True)
-class AttentionReport:
-    """Extra outputs of a cross-attention."""
-
-    state: Tensor | None = None  # [B, H, T] source position of each head after each target position
-    stopped: Tensor | None = None  # [B, H, T] whether a head stopped within the visible prefix
-    alignment: Tensor | None = None  # [B, H, T, S] expected alignment, for a latency loss
-    gates: Tensor | None = None  # [B, H, T] weight of each head
-    weights: Tensor | None = None  # [B, H, T, S] what plain attention weighs the source with
-
-
 class CrossAttention(nn.Module):
     """Cross-attention of one decoder layer.
 
@@ -207,7 +152,7 @@ class CrossAttention(nn.Module):
     `model.cross_attention`.
     """
 
-    name: ClassVar[str] = "plain"
+    name: ClassVar[str] = PLAIN
     carries: ClassVar[bool] = False  # whether state passes from one target position to the next
     key_vectors: ClassVar[int] = 1  # key vectors per head and source token, concatenated
     dtype: torch.dtype | None = None  # of keys and values; None: that of the model
@@ -256,13 +201,16 @@ class CrossAttention(nn.Module):
         return (scores.to(exact) + view.bias.to(exact)).softmax(-1)
 
 
-# Values of `model.cross_attention`. Systems register theirs when they are imported.
+# Values of `model.cross_attention` whose classes are imported.
 CROSS_ATTENTIONS: dict[str, type[CrossAttention]] = {CrossAttention.name: CrossAttention}
 
 
 def cross_attention(name: str) -> type[CrossAttention]:
+    if name not in CROSS_ATTENTIONS and name in CROSS_ATTENTION_MODULES:
+        importlib.import_module(CROSS_ATTENTION_MODULES[name])
     if name not in CROSS_ATTENTIONS:
-        raise unknown("model.cross_attention", name, CROSS_ATTENTIONS)
+        allowed = dict.fromkeys([*CROSS_ATTENTIONS, *CROSS_ATTENTION_MODULES])
+        raise unknown("model.cross_attention", name, allowed)
     return CROSS_ATTENTIONS[name]
 
 

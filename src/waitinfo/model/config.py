@@ -26,6 +26,15 @@ CHOICES = {
 }
 
 
+PLAIN = "plain"  # cross-attention
+CROSS_ATTENTION_MODULES: dict[str, str] = {}  # by value of `model.cross_attention`
+
+
+def cross_attention_in(name: str, module: str) -> None:
+    """Say which module defines a cross-attention. It is imported when a model in torch needs it."""
+    CROSS_ATTENTION_MODULES[name] = module
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Shape of a Transformer, and where its info comes from."""
@@ -49,7 +58,7 @@ class ModelConfig:
     epsilon: float = 1e-5  # of layer norms
     positions: str = "closed"  # rates of sinusoids from 1 to 1/10000, or "open": that left out
     first_position: int = 0
-    cross_attention: str = "plain"  # or that of a system
+    cross_attention: str = PLAIN  # or that of a system
     info: str = "none"  # or learned ("attention"), from token "frequency" or embedding "norm"
     info_self_attention: bool = True  # self-attention is aware of info
     info_cross_attention: bool = True  # cross-attention prefers tokens of similar info

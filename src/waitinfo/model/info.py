@@ -2,7 +2,7 @@
 
 Equation numbers are the paper's. Scaling softmax weights by w and renormalising is the same as
 adding log w to the scores, so both info-aware attentions are plain attention with an additive bias.
-Code in C (`native/kernels.h`) and Triton (`kernels/rows.py`) repeats the functions here, and tests
+Code in C (`native/embedding.h`) and Triton (`kernels/rows.py`) repeats the functions here, and tests
 compare it with them.
 """
 

@@ -9,17 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import (
-    AttentionReport,
-    Memory,
-    RecurrentUnit,
-    SelfAttention,
-    SelfView,
-    SourceView,
-    cross_attention,
-)
+from waitinfo.model.attention import RecurrentUnit, SelfAttention, cross_attention
 from waitinfo.model.cache import KeyValueCache
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 from waitinfo.text.special import PAD
 
 
@@ -145,11 +138,3 @@ class DecoderLayer(nn.Module):
         x = self.around_attention(x, lambda h: self.attention(h, view, cache))
         x = self.around_cross(x, cross)
         return self.around_feed_forward(x, self.feed_forward), reports[0]
-
-    def cross_weights(
-        self, x: Tensor, view: SelfView, memory: Memory, source: SourceView
-    ) -> Tensor:
-        """Weights of cross-attention without a cache: [B, T, d] -> [B, H, T, S]."""
-        x = self.around_attention(x, lambda h: self.attention(h, view))
-        h = self.around_cross.norm(x) if self.around_cross.before else x
-        return self.cross.weights(h, memory, source)

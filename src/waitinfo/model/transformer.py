@@ -8,76 +8,21 @@ position may see, and optionally through its own kind of cross-attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from dataclasses import replace
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import (
-    AttentionReport,
-    CachePosition,
-    CrossAttention,
-    Memory,
-    SelfView,
-    SourceView,
-    without_cudnn_attention,
-)
+from waitinfo.model.attention import CrossAttention, without_cudnn_attention
 from waitinfo.model.cache import KeyValueCache, LayerCaches, StateCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, sinusoids, token_embedding
 from waitinfo.model.loss import Terms, product_dtype, token_terms
+from waitinfo.model.views import CachePosition, Decoded, Embedded, Encoded, SelfView, SourceView
 from waitinfo.text.special import PAD
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Embedded source or target tokens, and their info."""
-
-    x: Tensor  # [B, T, d]
-    info: Tensor | None  # [B, T], None in a model without info
-    at: Tensor  # [B, T] positions
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """An encoded source: keys and values for every decoder layer."""
-
-    memories: list[Memory]
-    info: Tensor | None  # [B, S]
-    joint: Tensor | None = None  # [B, S, layers, 2, H, d/H]: all memories, if they are one tensor
-
-    @property
-    def width(self) -> int:
-        """Number S of source positions."""
-        return self.memories[0].keys.shape[2]
-
-    def select(self, rows: Tensor) -> Encoded:
-        info = None if self.info is None else self.info[rows]
-        return Encoded([memory.select(rows) for memory in self.memories], info)
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The output of the decoder."""
-
-    states: Tensor  # [B, T, d]
-    extras: list[AttentionReport | None]  # extra outputs of each layer's cross-attention
-
-    def attention(self, last: Sequence[int] | None = None) -> Tensor:
-        """[B, L, H, S] what one position weighs the source with, where that is reported.
-
-        last: the position of each row; None: the last column.
-        """
-        found = [report.weights for report in self.extras if report is not None]
-        every: Any = slice(None) if last is None else range(len(last))
-        chosen: Any = -1 if last is None else list(last)
-        return torch.stack(
-            [weights[every, :, chosen] for weights in found if weights is not None], 1
-        )
 
 
 class Transformer(nn.Module):
@@ -294,12 +239,12 @@ class Transformer(nn.Module):
         Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
         """
         view, x = self._self_view(target), target.x
-        source = self._source_view(target, encoded, visible, None, None, True)
-        *before, chosen = self.decoder_layers[:-1] or self.decoder_layers
-        for layer, memory in zip(before, encoded.memories, strict=False):
-            x, _ = layer(x, view, memory, source)
-        weights = cast("DecoderLayer", chosen).cross_weights
-        return weights(x, view, encoded.memories[len(before)], source).mean(1)
+        source = self._source_view(target, encoded, visible, None, None, True, weigh=True)
+        layers = self.decoder_layers[:-1] or self.decoder_layers
+        for layer, memory in zip(layers, encoded.memories, strict=False):
+            x, report = layer(x, view, memory, source)
+        weights: Tensor = report.weights
+        return weights.mean(1)
 
     @without_cudnn_attention
     def step(

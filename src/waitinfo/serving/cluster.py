@@ -26,7 +26,7 @@ from waitinfo.serving.hub import Plan
 from waitinfo.serving.settings import Settings
 
 NAME = "waitinfo"
-SPARE = 64  # requests that a replica takes besides its streams: pages, texts, health
+SPARE = 64  # requests that a replica takes in addition to its streams: pages, texts, health
 HEALTH_SECONDS = 60.0  # that a replica may take to translate a word
 
 

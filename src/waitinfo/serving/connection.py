@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from fastapi import WebSocket
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import Client, Refusal
+from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import begin_session, failed, log
 from waitinfo.serving.models import Served
@@ -48,7 +48,7 @@ class Live:
         self,
         hub: Hub,
         served: Served,
-        client: Client,
+        client: Caller,
         stream: AsyncStream,
         resume: Resume | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Live:
         cls,
         hub: Hub,
         served: Served,
-        client: Client,
+        client: Caller,
         k: float | None = None,
         lag: float | None = None,
         segmenter: str | None = None,
@@ -154,7 +154,7 @@ class Live:
     # Words out
 
     async def updates(self, trace: bool = False) -> AsyncIterator[Words | Idle]:
-        """What there is to tell, until the stream is over."""
+        """Messages for the client, until the stream is over."""
         async for events, idle in self.stream.batches():
             mark, self._active = self._mark, self._now()
             if events and (found := self.transcript.take(events, trace)) is not None:
@@ -194,13 +194,13 @@ class Live:
             seconds=round(time.monotonic() - self.stream.began, 3),
             words_in=transcript.words_in,
             words_out=written,
-            sentences=transcript.sentence,
+            sentences=transcript.recorder.sentence,
             mean_lag=round(transcript.lags / written, 3) if written else None,
             k=self.k,
         )
 
 
-class Silent(Exception):
+class TimedOut(Exception):
     """No text came for too long."""
 
 
@@ -217,7 +217,7 @@ class Connection(ABC):
 
     subprotocols: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, socket: WebSocket, hub: Hub, client: Client) -> None:
+    def __init__(self, socket: WebSocket, hub: Hub, client: Caller) -> None:
         settings = hub.settings
         self.socket, self.hub, self.client = socket, hub, client
         self.wire = Wire(socket, settings.stall, settings.message_size)
@@ -258,7 +258,7 @@ class Connection(ABC):
             pass
         except Stalled:
             reason = "slow"
-        except Silent:
+        except TimedOut:
             reason = "idle"
         except Stopped:
             reason = self._why
@@ -343,7 +343,7 @@ class Connection(ABC):
         idle = self.hub.settings.idle
         while (quiet := live.quiet()) < idle:
             await asyncio.sleep(idle - quiet)
-        raise Silent
+        raise TimedOut
 
     async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""
@@ -364,7 +364,7 @@ class Connection(ABC):
         self.hub.metrics.errors.labels(code).inc()
         await self.error(code, message, retry, fatal=False)
         self._errors += 1
-        if self._errors > FORGIVEN:  # whoever sends nothing else must not keep the server busy
+        if self._errors > FORGIVEN:  # so that a flood of errors is slow
             await asyncio.sleep(PENANCE)
 
     # Of each protocol

@@ -50,7 +50,7 @@ class KeyLimits:
             raise WaitinfoError("streams, words_per_minute: must be 0 or more")
 
 
-class Client:
+class Caller:
     """What one key uses at present; without keys, one address."""
 
     def __init__(self, streams: int = 0, words_per_minute: int = 0, who: str = "this key") -> None:
@@ -60,7 +60,7 @@ class Client:
 
     @property
     def left(self) -> int:
-        """Streams that may be opened besides those that are open."""
+        """Further streams that may be opened."""
         return self.streams - self.open if self.streams else MANY
 
     def enter(self, retry: float, count: int = 1) -> None:
@@ -104,10 +104,10 @@ class Keys:
 
     def __init__(self, keys: Iterable[KeyLimits] = ()) -> None:
         self._clients = {
-            _digest(key.key): Client(key.streams, key.words_per_minute) for key in keys
+            _digest(key.key): Caller(key.streams, key.words_per_minute) for key in keys
         }
-        self._everybody = Client()
-        self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
+        self._everybody = Caller()
+        self._strangers: WeakValueDictionary[str, Caller] = WeakValueDictionary()
         self._share: int | None = None
         self._half = 0
 
@@ -118,7 +118,7 @@ class Keys:
         """How many streams an address may have without a key; None: half of all streams."""
         self._share, self._half = share, (streams + 1) // 2
 
-    def client(self, key: str | None, address: str = "") -> Client:
+    def client(self, key: str | None, address: str = "") -> Caller:
         """Whose key this is; without keys, whose address."""
         if not self._clients:
             return self._stranger(address)
@@ -127,14 +127,14 @@ class Keys:
             raise Refusal(401, "key", "a valid key is required" if key else "a key is required")
         return found
 
-    def _stranger(self, address: str) -> Client:
+    def _stranger(self, address: str) -> Caller:
         """All who come from one address; without a share, all who come from this machine."""
         if self._share == 0 or (self._share is None and is_loopback(address)):
             return self._everybody
         name = owner(address)
         found = self._strangers.get(name)
         if found is None:
-            found = Client(self._share or self._half, who="this address")
+            found = Caller(self._share or self._half, who="this address")
             self._strangers[name] = found
         return found
 

@@ -19,7 +19,7 @@ from waitinfo.serving.guards import (
     IN_URL,
     MANY,
     QUERIES,
-    Client,
+    Caller,
     KeyLimits,
     Keys,
     Refusal,
@@ -71,7 +71,7 @@ class Hub:
 
     # Admission
 
-    def admit(self, request: HTTPConnection, key: str | None = None) -> Client:
+    def admit(self, request: HTTPConnection, key: str | None = None) -> Caller:
         """Whose request this is; raises a refusal if it is not served."""
         self._check_origin(request.headers)
         key = key or find_key(request.headers)
@@ -235,7 +235,7 @@ class Plan:
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options,
         )  # fmt: skip
-        for served in models:  # nobody is served before: so /readyz means that it is fast
+        for served in models:  # before any client, so that /readyz means that it is fast
             served.translator.warm_up()
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)

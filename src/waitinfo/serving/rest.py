@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from starlette.requests import ClientDisconnect
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import Client, Refusal
+from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.html import UNIT, Anchor, Document
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
@@ -364,10 +364,10 @@ async def _while_wanted(
 
 
 class Work:
-    """The texts of one request on their way."""
+    """The texts of one request while they are translated."""
 
     def __init__(
-        self, hub: Hub, client: Client, served: Served, texts: list[str], asked: TranslateRequest
+        self, hub: Hub, client: Caller, served: Served, texts: list[str], asked: TranslateRequest
     ) -> None:
         self.hub, self.client, self.served, self.k = hub, client, served, asked.k
         self.texts, self.html = texts, asked.format == "html"

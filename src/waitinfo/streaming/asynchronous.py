@@ -70,7 +70,7 @@ class AsyncTranslator:
         self.close()
 
 
-class Progress(NamedTuple):
+class NewEvents(NamedTuple):
     """Events of a stream, and whether all that can be done without more text has been done."""
 
     events: list[Event]
@@ -138,14 +138,14 @@ class AsyncStream(Handle):
             for event in batch.events:
                 yield event
 
-    async def batches(self) -> AsyncIterator[Progress]:
+    async def batches(self) -> AsyncIterator[NewEvents]:
         """Events as they happen, all that there are at a time."""
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         while True:
             seen, over, idle = channel.changes, channel.over, not channel.busy
             events = scheduler.collect(channel)
-            yield Progress(events, idle)
+            yield NewEvents(events, idle)
             if over:
                 scheduler.check_error(channel)
                 return
@@ -216,7 +216,7 @@ class _Worker:
                 self._scheduler.bells.append(self._thread.ring)
 
     def stop(self) -> None:
-        """End the thread after the round under way."""
+        """End the thread after the present round."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             self._scheduler.bells.remove(thread.ring)

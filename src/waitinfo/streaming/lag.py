@@ -62,7 +62,7 @@ class LagMeter:
         return self._source / self._target
 
     def show(self, delay: int) -> float | None:
-        """A word is shown after `delay` source words of this sentence; a lag if one is due."""
+        """A word is shown after `delay` source words of its sentence; sometimes, return a lag."""
         self._delays.append(delay)
         if len(self._delays) - self._measured < SPAN:
             return None

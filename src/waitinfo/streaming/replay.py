@@ -1,14 +1,18 @@
-"""Where an interrupted stream continues."""
+"""Where an interrupted stream continues: what says so, and what finds it out from events."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, NamedTuple
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.streaming.event import Event
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.text.tokenizer import Tokenizer
+
+END_OF_SENTENCE = "</s>"
 
 
 class ReplayError(WaitinfoError):
@@ -49,6 +53,8 @@ class Replay:
     after: str = " "  # the last character that had been shown
     dial: DialState | None = None  # of a stream that holds its lag
     memory: Sequence[float] = ()  # of the policy, when the window began
+    position: int = 0  # of its beginning in the source
+    read: int = 0  # source tokens of it that were reported
 
     def check(self, vocabulary: int, capacity: int, memory: int = 0) -> None:
         """Raise unless a model with this vocabulary can have written it.
@@ -70,3 +76,144 @@ class Replay:
             raise ReplayError("replay: no window can have begun with so many tokens")
         if self.memory and (len(self.memory) != memory or not all(map(isfinite, self.memory))):
             raise ReplayError(f"replay: the policy remembers {memory} numbers, not {self.memory}")
+
+
+class Place(NamedTuple):
+    """A place in the source."""
+
+    position: int
+    inside: bool  # in the middle of a word without spaces
+    clean: bool  # a stream could begin here
+
+
+class Recorder:
+    """Follows the events of a stream, and knows the replay that would continue it.
+
+    `given` is what this stream was resumed with. `here` gives the place in the source that the
+    stream has read to, `dial` what a stream that holds its lag knew when a sentence began, and
+    `memory` what its policy remembered then.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        given: Replay,
+        here: Callable[[], Place],
+        dial: Callable[[int], DialState | None],
+        memory: Callable[[int], Sequence[float]],
+    ) -> None:
+        self.sentence = given.sentence
+        self.words_read, self.words_written = 0, given.shown  # of this sentence or window
+        self._tokenizer, self._here, self._dial, self._memory = tokenizer, here, dial, memory
+        self._begins = given  # where a replay would begin
+        self._tokens = 0  # source tokens of this sentence or window that were read
+        self._places: list[Place] = []  # by source token in view
+        self._view = list(given.path[: given.kept])  # target tokens in view
+        self._path: list[tuple[int, int]] = []  # not given yet
+        self._whole = True  # no source word is read in part
+        self._over = False  # the sentence has ended
+        self._last = given.after  # character shown
+        self._last_seen = False  # the last WRITE was seen before the interruption
+        self._seen_writes, self._seen_reads = len(given.path) - given.kept, given.read
+
+    def enter(self, event: Event) -> bool:
+        """Whether a sentence begins with this event; then the one before has ended."""
+        begins = event.kind in ("READ", "WRITE") and event.sentence != self.sentence
+        if begins:
+            self._begin(event.sentence)
+        return begins
+
+    def rest(self) -> bool:
+        """After all events there are: whether a sentence has ended, so that the next begins."""
+        over = self._over
+        if over:  # with no MOVE after it
+            self._begin(self.sentence + 1)
+        return over
+
+    def take(self, event: Event) -> bool:
+        """Follow an event of the present sentence; whether it was not seen before."""
+        if event.kind == "READ":
+            return self._read(event)
+        if event.kind == "WRITE":
+            return self._write(event)
+        if event.kind == "MOVE":
+            return self._move(event)
+        self._over = True
+        return not self._last_seen
+
+    def replay(self) -> Replay:
+        """The replay that would continue the stream now; its path begins after the last one's."""
+        path, self._path = self._path, []
+        sentence = self._begins.sentence
+        return replace(
+            self._begins,
+            path=path,
+            read=0 if sentence != self.sentence else self._tokens,
+            dial=self._dial(sentence),
+            memory=self._memory(sentence),
+        )
+
+    def _begin(self, sentence: int) -> None:
+        self.sentence, self._over = sentence, False
+        self.words_read = self.words_written = self._tokens = 0
+        self._places, self._view = [], []
+        self._seen_reads = 0
+        # A sentence starts a new word, even where the text has no space.
+        self._restart(self._place()._replace(inside=False), [], punctuated=True)
+
+    def _place(self) -> Place:
+        here = self._here()
+        return here._replace(clean=here.clean and self._whole)
+
+    def _restart(
+        self, place: Place, path: list[tuple[int, int]], punctuated: bool, begun: int = 0
+    ) -> None:
+        """From now on, a replay begins here, if it can."""
+        if place.clean and not self._seen_writes:
+            self._path = list(path)
+            self._begins = Replay(
+                position=place.position,
+                sentence=self.sentence,
+                begun=begun,
+                kept=len(path),
+                shown=self.words_written,
+                punctuated=punctuated,
+                inside=place.inside,
+                after=self._last,
+            )
+
+    def _read(self, event: Event) -> bool:
+        self._tokens = event.read
+        self._places.append(self._place())
+        if event.token != END_OF_SENTENCE:  # which may come within a word longer than a window
+            self._whole = bool(event.word)
+        self.words_read += bool(event.word)
+        return not self._seen_writes and event.read > self._seen_reads
+
+    def _write(self, event: Event) -> bool:
+        token = (self._tokenizer.token(event.token), event.read)
+        self._view.append(token)
+        self._last_seen = self._seen_writes > 0
+        if self._last_seen:
+            self._seen_writes -= 1
+        else:
+            self._path.append(token)
+        self._over = event.token == END_OF_SENTENCE
+        if event.word:
+            self.words_written += len(event.text.split())
+            self._last = event.text[-1]
+        return not self._last_seen
+
+    def _move(self, event: Event) -> bool:
+        """The window has moved on; what is still in view belongs to the next one."""
+        gone = len(self._places) - event.read
+        place = self._places[gone] if event.read else self._place()
+        self._places = self._places[gone:]
+        kept = self._view[len(self._view) - event.written :] if event.written else []
+        self._view = [(token, max(1, read - gone)) for token, read in kept]
+        assert event.kept is not None
+        self.words_read, self.words_written = event.kept
+        self.sentence, self._tokens, self._over = event.sentence, event.read, False
+        self._seen_reads = 0
+        self._restart(place, self._view, punctuated=False, begun=event.read)
+        return not self._seen_writes

@@ -50,7 +50,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine, self.observer, self.queue = engine, observer or Observer(), queue
-        self.clock = clock  # tells when text without a time of its own was spoken
+        self.clock = clock  # when text was spoken that comes without a time
         self.bells: list[Callable[[], None]] = []  # each wakes a thread that can lead
         self._lock = threading.Lock()
         self._open = 0

@@ -99,7 +99,7 @@ class Window:
         if not places:
             return Cut(read, target)
         # Translated is what lies before the last word that any token looked at most. The sum of
-        # attention says less: late words are seen by few tokens, and all look at early ones.
+        # attention is a worse sign: few tokens see late words, and all see early ones.
         last = int(weights.argmax(1).max()) if len(weights) else 0
         return Cut(next((place for place in places if place > last), places[-1]), target)
 

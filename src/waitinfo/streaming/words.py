@@ -27,7 +27,7 @@ TAIL = 8  # letters of a word that show whether a sentence ends with it
 GO_ON = re.compile(f"[{re.escape(STOPS + CLOSERS)}〉》］｝〕、,，…—ー～]")  # not after these
 
 
-class Piece(NamedTuple):
+class WordPart(NamedTuple):
     """Source tokens that belong together: a word, or one token of a word without spaces."""
 
     text: str  # '' where only a later token completes a character
@@ -44,7 +44,7 @@ class Reader:
     ) -> None:
         self.tokenizer, self.raw = tokenizer, raw
         self.segmentation = segmentation or Segmentation()
-        self.queue: deque[Piece | None] = deque()
+        self.queue: deque[WordPart | None] = deque()
         self._pauses = Pauses(self.segmentation.pause) if self._mode == "pause" else None
         self._letters = ""  # of a word that may go on
         self._growing: GrowingWord | None = None  # that word, if its script has no spaces
@@ -125,7 +125,7 @@ class Reader:
         else:
             word = normalise(self._letters)
             if word:
-                self.queue.append(Piece(word, self.tokenizer.encode(word)))
+                self.queue.append(WordPart(word, self.tokenizer.encode(word)))
         self._letters, self._growing, self._stopped = "", None, False
         if self.segmentation.punctuated and ends_sentence(word):
             self.queue.append(END)
@@ -145,7 +145,7 @@ class Reader:
             else:
                 self._spelled = []
             text = text.removeprefix(SPACE)
-            self.queue.append(Piece(text, [token], not self._begun))
+            self.queue.append(WordPart(text, [token], not self._begun))
             self._begun |= bool(text)
 
 

@@ -7,13 +7,15 @@ model of the current lag.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems.base import SystemOptions
 from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
 from waitinfo.systems.policy import Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

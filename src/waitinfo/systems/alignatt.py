@@ -7,14 +7,16 @@ one of the last f tokens read, the token may need more of the source, and is not
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import SystemOptions
 from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
 from waitinfo.systems.policy import Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,26 @@ from __future__ import annotations
 import random
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import CrossAttention
-from waitinfo.model.batch import Batch
-from waitinfo.model.config import ModelConfig
-from waitinfo.model.info import info_sum_loss
-from waitinfo.model.loss import linear_cross_entropy
-from waitinfo.model.transformer import Decoded, Embedded, Transformer
-from waitinfo.systems.interface import ASKS, Dial, PolicyState, Step, for_arrays
-from waitinfo.text.special import PAD
+from waitinfo.model.config import PLAIN, ModelConfig, cross_attention_in
+from waitinfo.systems.interface import ASKS, Dial, PolicyState, Step, ask, for_arrays
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.attention import CrossAttention
+    from waitinfo.model.batch import Batch
+    from waitinfo.model.transformer import Transformer
+    from waitinfo.model.views import Decoded, Embedded
     from waitinfo.text.tokenizer import Vocabulary
 
 INFO_TOTALS = ("mean", "source", "target")
@@ -88,7 +89,10 @@ class System(ABC):
     dial: ClassVar[Dial | None] = None
     # Model settings that the system needs; the cross-attention is added automatically.
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    attentions: ClassVar[tuple[type[CrossAttention], ...]] = (CrossAttention,)  # default first
+    # Its cross-attentions, the default first: their names, and the module that defines them; or
+    # the classes themselves.
+    attentions: ClassVar[tuple[str | type[CrossAttention], ...]] = (PLAIN,)
+    network: ClassVar[str] = ""
     simultaneous: ClassVar[bool] = True  # can write before the source is complete
     # Works with every plain model, also one whose encoder sees both directions: what was read is
     # then encoded again as it grows, and what was written is computed again from it.
@@ -110,8 +114,16 @@ class System(ABC):
         for asked in cls.asks:
             if asked not in ASKS:
                 raise unknown(f"entry in the asks of {cls.__name__}", asked, ASKS)
-        attention = {"cross_attention": cls.attentions[0].name}
+        if cls.network:
+            for name in cls.attention_names():
+                cross_attention_in(name, cls.network)
+        attention = {"cross_attention": cls.attention_names()[0]}
         cls.model_defaults = MappingProxyType({**cls.model_defaults, **attention})
+
+    @classmethod
+    def attention_names(cls) -> list[str]:
+        """Values of `model.cross_attention` that the system can use, the default first."""
+        return [kind if isinstance(kind, str) else kind.name for kind in cls.attentions]
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = from_mapping(self.Options, options or {}, "system")
@@ -120,13 +132,13 @@ class System(ABC):
         """Raise an error if the system cannot use a model."""
         if self.simultaneous and not self.rereads:
             self._check_causal(config)
-        allowed = [attention.name for attention in self.attentions]
+        allowed = self.attention_names()
         if config.cross_attention not in allowed:
             raise WaitinfoError(
                 f"model.cross_attention {config.cross_attention}: {self.name} requires "
                 + " or ".join(allowed)
             )
-        special = config.cross_attention != CrossAttention.name or self.fresh_past
+        special = config.cross_attention != PLAIN or self.fresh_past
         if special and not {"attention", "before"}.isdisjoint(self.asks):
             raise WaitinfoError(
                 f"model.cross_attention {config.cross_attention}: {self.name} asks for attention "
@@ -174,17 +186,9 @@ class System(ABC):
 
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         """The loss of a batch."""
-        k = spread_dial(self.training_dial(batch, context), batch)
-        source = model.embed_source(batch.source)
-        target = model.embed_target(batch.target_in)
-        encoded = model.encode(source, batch.source_lengths)
-        source = replace(source, info=encoded.info)
-        read, visible = self._training_view(model, batch, source, target, k)
-        # With a fixed dial, the model sees what it would see in a translation at that dial.
-        streaming = context.k is not None
-        dials = self.dial_rows(batch, context, k)
-        decoded = model.decode(target, encoded, visible, dials, read, streaming)
-        return self.combine(model, batch, source, target, decoded, context)
+        from waitinfo.systems.networks import losses
+
+        return losses.loss(self, model, batch, context)
 
     def training_dial(self, batch: Batch, context: LossContext) -> DialValue | Tensor | None:
         """The fixed dial, or a drawn one; None while the whole source is visible."""
@@ -194,28 +198,12 @@ class System(ABC):
             return None
         return self.draw_dial(batch, context) if context.dial is None else context.dial
 
-    def _training_view(
-        self,
-        model: Transformer,
-        batch: Batch,
-        source: Embedded,
-        target: Embedded,
-        k: float | Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Source tokens read [B, T] and visible [B, T] or [B, H, T] at each target position."""
-        if k is None:
-            read = whole_source(batch)
-            return read, read  # the same tensor, so that the decoder builds only one bias
-        with torch.no_grad():
-            read = self.path(batch, source.info, target.info, k)
-        written = torch.arange(read.shape[-1], device=read.device)
-        dial = dial_column(batch, k)[:, None]
-        return read, self.visible(read, written, dial, model.config.heads)
-
     def dial_rows(
         self, batch: Batch, context: LossContext, k: float | Tensor | None
     ) -> Tensor | None:
         """[B] the dial of each sentence, for cross-attention that depends on it."""
+        from waitinfo.systems.networks.losses import dial_column
+
         return None if k is None else dial_column(batch, k)
 
     def draw_dial(self, batch: Batch, context: LossContext) -> DialValue:
@@ -230,8 +218,11 @@ class System(ABC):
         k: float | Tensor,
     ) -> Tensor:
         """Source tokens read at each target position: [B, T]."""
+        from waitinfo.systems.networks.losses import whole_source
+
         return whole_source(batch)
 
+    @for_arrays
     def visible(self, read: Tensor, written: Tensor, k: Tensor, heads: int) -> Tensor:
         """Source tokens that attention sees, of those read; by default all of them.
 
@@ -249,17 +240,10 @@ class System(ABC):
         decoded: Decoded,
         context: LossContext,
     ) -> Losses:
-        """Cross-entropy, plus lambda times the info-sum loss if info is learned (Eq. 7)."""
-        total, parts = cross_entropy(model, decoded, batch, context.label_smoothing)
-        if model.config.info == "attention" and source.info is not None:
-            assert target.info is not None
-            options = self.options
-            info_sum = info_sum_loss(
-                source.info, target.info, *info_masks(batch), options.info_total, options.info_norm
-            )
-            total = total + options.info_weight * info_sum
-            parts["info_sum"] = info_sum.detach()
-        return Losses(total, parts)
+        """Cross-entropy, plus lambda times the info-sum loss if info is learned."""
+        from waitinfo.systems.networks import losses
+
+        return losses.combine(self, model, batch, source, target, decoded, context)
 
     # Policy
 
@@ -305,59 +289,13 @@ class System(ABC):
         return state.memory
 
 
-def by_head(model: Transformer, system: System) -> bool:
+def by_head(model: Any, system: System) -> bool:
     """Whether heads may see different prefixes of the source."""
-    one = torch.ones(1, 1)
-    return system.visible(one, one, one, model.config.heads).dim() == 3
+    one = np.ones((1, 1))
+    return ask(system.visible, one, one, one, model.config.heads).ndim == 3
 
 
 def heads_stopped(step: Step) -> Tensor:
     """[B] whether every head of every layer has stopped within the source read so far."""
     found = [report.stopped for report in step.extras if report and report.stopped is not None]
-    return torch.stack([stopped[:, :, -1].all(-1) for stopped in found]).all(0)
-
-
-def spread_dial(k: DialValue | Tensor | None, batch: Batch) -> float | Tensor | None:
-    """One dial as it is; several as [B, 1], the sentences taking them in turn."""
-    if isinstance(k, tuple):
-        k = torch.tensor(k, device=batch.source.device)
-    if not isinstance(k, Tensor) or k.dim() == 0:
-        return k
-    turn = torch.arange(batch.pairs, device=k.device) % len(k)
-    return k[turn][:, None]
-
-
-def dial_column(batch: Batch, k: float | Tensor) -> Tensor:
-    """The dial of every sentence: [B] float32."""
-    if isinstance(k, Tensor):
-        return k.float().reshape(-1).expand(batch.pairs)
-    return torch.full((batch.pairs,), float(k), device=batch.source.device)
-
-
-def whole_source(batch: Batch) -> Tensor:
-    """The path that reads the whole source first: [B, T]."""
-    return batch.source_lengths[:, None].expand(batch.target_in.shape)
-
-
-def info_masks(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Masks of real tokens in the source [B, S] and the decoder input [B, T], without specials."""
-    source_columns = torch.arange(batch.source.shape[1], device=batch.source.device)
-    target_columns = torch.arange(batch.target_in.shape[1], device=batch.source.device)
-    source = source_columns < batch.source_lengths[:, None] - 1
-    target = (target_columns > 0) & (target_columns < batch.target_lengths[:, None])
-    return source, target
-
-
-def cross_entropy(
-    model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Label-smoothed cross-entropy summed over real tokens, and the plain one for display."""
-    total, nll = linear_cross_entropy(
-        decoded.states,
-        model.target_embedding.weight,
-        batch.target_out,
-        batch.target_out != PAD,
-        label_smoothing,
-        model.token_terms,
-    )
-    return total, {"nll": nll}
+    return reduce(and_, [stopped[:, :, -1].all(-1) for stopped in found])

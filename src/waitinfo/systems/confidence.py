@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
 from waitinfo.systems.policy import Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Confidence(Policy):

@@ -10,14 +10,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from waitinfo.errors import WaitinfoError, number
-from waitinfo.model.attention import AttentionReport
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from waitinfo.model.views import AttentionReport
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
 NONE = -1  # `Step.before` where nothing was predicted
@@ -68,14 +71,41 @@ def for_arrays(method: Method) -> Method:
 
 def lookup(table: np.ndarray, tokens: Tensor) -> Tensor:
     """`table[tokens]` of the same kind as the tokens, [...]: a property of every token id."""
-    if isinstance(tokens, Tensor):
-        return _on_device(_Table(table), tokens.device)[tokens.long()]
-    return table[tokens]
+    return like(table, tokens)[integers(tokens)]
 
 
 def largest(values: Tensor) -> Tensor:
     """The largest along the last dimension: [..., N] -> [...]."""
-    return values.amax(-1) if isinstance(values, Tensor) else values.max(-1)
+    return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
+
+
+def smaller(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two numbers at each place."""
+    return a + (b - a) * (b < a)
+
+
+def integers(values: Tensor) -> Tensor:
+    """Numbers as whole ones."""
+    return values.long() if is_tensor(values) else values.astype(np.int64)  # type: ignore[attr-defined]
+
+
+def sigmoid(values: Tensor) -> Tensor:
+    """In float64."""
+    if is_tensor(values):
+        return values.double().sigmoid()
+    return 1 / (1 + np.exp(-np.asarray(values, np.float64)))  # type: ignore[return-value]
+
+
+def like(table: np.ndarray, other: Tensor) -> Tensor:
+    """An array that does not change, of the same kind as another, and on the same device."""
+    if is_tensor(other):
+        return _on_device(_Table(table), other.device)
+    return table  # type: ignore[return-value]
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether something is torch's. Asking this does not import torch."""
+    return hasattr(value, "detach")
 
 
 class _Table:
@@ -93,7 +123,32 @@ class _Table:
 
 @lru_cache(maxsize=64)
 def _on_device(key: _Table, device: torch.device) -> Tensor:
+    import torch
+
     return torch.from_numpy(key.table).to(device)
+
+
+def ask(method: Callable[..., Any], *given: Any) -> Any:
+    """Call a method of a policy with arrays; where it takes only tensors, with tensors.
+
+    Returns an array.
+    """
+    if getattr(method, "for_arrays", False):
+        return as_array(method(*(_each(as_array, value) for value in given)))
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise WaitinfoError(
+            f"{getattr(method, '__qualname__', method)} takes torch's tensors, and torch is not "
+            "installed; mark it with @for_arrays and write it for NumPy, or install waitinfo[train]"
+        ) from None
+    return as_array(method(*(_each(as_tensor, value) for value in given)))
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, _Asked):
+        return value.arrays() if change is as_array else value.tensors()
+    return change(value)
 
 
 class _Asked:
@@ -109,23 +164,33 @@ class _Asked:
             )
         return self.asked[name]
 
-    def _tensors(self) -> dict[str, Any]:
-        return {name: as_tensor(value) for name, value in (self.asked or {}).items()}
+    def _all(self, change: Callable[[Any], Any]) -> dict[str, Any]:
+        return {name: change(value) for name, value in (self.asked or {}).items()}
+
+    def tensors(self) -> Any:
+        """The same in tensors on the host."""
+        raise NotImplementedError
+
+    def arrays(self) -> Any:
+        """The same in NumPy arrays."""
+        raise NotImplementedError
 
 
 def as_tensor(value: Any) -> Any:
     """An array as a tensor on the host; anything else as it is."""
     if isinstance(value, np.ndarray):
+        import torch
+
         return torch.from_numpy(value)
-    return value.cpu() if isinstance(value, Tensor) else value
+    return value.cpu() if is_tensor(value) else value
 
 
 def as_array(value: Any) -> Any:
     """A tensor as a NumPy array; anything else as it is."""
-    if not isinstance(value, Tensor):
+    if not is_tensor(value):
         return value
     value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
 
 
 @dataclass
@@ -170,7 +235,14 @@ class PolicyState(_Asked):
     def tensors(self) -> PolicyState:
         """The same rows as tensors."""
         counts = {name: as_tensor(getattr(self, name)) for name in COUNTS}
-        return PolicyState(**counts, asked=self._tensors())
+        return PolicyState(**counts, asked=self._all(as_tensor))
+
+    def arrays(self) -> PolicyState:
+        """The same rows in NumPy arrays."""
+        if not any(map(is_tensor, vars(self).values())):
+            return self
+        counts = {name: as_array(getattr(self, name)) for name in COUNTS}
+        return PolicyState(**counts, asked=self._all(as_array))
 
 
 @dataclass(frozen=True)
@@ -208,10 +280,10 @@ class Step(_Asked):
     def probabilities(self) -> Tensor:
         """[B, V] softmax of the logits, in float32 or better."""
         logits: Any = self.logits
-        if isinstance(logits, np.ndarray):
+        if not is_tensor(logits):
             shares = np.exp(logits - logits.max(-1, keepdims=True))
             return shares / shares.sum(-1, keepdims=True)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+        return (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
 
     @cached_property
     def probability(self) -> Tensor:
@@ -221,10 +293,9 @@ class Step(_Asked):
     def tensors(self) -> Step:
         """The same step in tensors on the host."""
         write = None if self.write is None else as_tensor(self.write)
-        return Step(as_tensor(self.tokens), self.extras, write, self._tensors())
+        return Step(as_tensor(self.tokens), self.extras, write, self._all(as_tensor))
 
     def arrays(self) -> Step:
         """The same step in NumPy arrays."""
         write = None if self.write is None else as_array(self.write)
-        asked = {name: as_array(value) for name, value in (self.asked or {}).items()}
-        return Step(as_array(self.tokens), self.extras, write, asked)
+        return Step(as_array(self.tokens), self.extras, write, self._all(as_array))

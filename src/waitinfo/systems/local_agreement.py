@@ -6,10 +6,13 @@ prefix and from the one before, each after the same target tokens.
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
 from waitinfo.systems.policy import Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LocalAgreement(Policy):

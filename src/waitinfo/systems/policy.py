@@ -7,14 +7,16 @@ of multipath: given the source read so far, it acts as the wait-k model of the c
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
-from waitinfo.model.batch import Batch
-from waitinfo.model.transformer import Transformer
 from waitinfo.systems.base import DialValue, LossContext, Losses, System, SystemOptions
 from waitinfo.systems.wait_k import Multipath
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.batch import Batch
+    from waitinfo.model.transformer import Transformer
 
 
 class Policy(System):

@@ -7,12 +7,16 @@ end of the chunk.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from torch import Tensor
 
 from waitinfo.systems.interface import Dial, PolicyState, for_arrays, largest, lookup
 from waitinfo.systems.policy import Policy
 from waitinfo.text.tokenizer import SPACE, Tokenizer, Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MARKS = frozenset(".,;:!?…–—。，、；：！？।؟،؛")
 MOST = 1 << 18  # token ids of the tables without a vocabulary

@@ -1,4 +1,4 @@
-"""Systems by name: those of this package, those that are installed, and those of plugins.
+"""Systems by name: from this package, from installed packages, and from plugins.
 
 Each system of the package has one line in `SYSTEMS`. Another package offers its own by an entry
 point of the group `waitinfo.systems`, whose name is the system's. A plugin is a Python file that

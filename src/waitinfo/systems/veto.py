@@ -13,16 +13,18 @@ as little of the source ahead as it would have without waiting.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Veto(WaitInfo):
     ) -> Tensor:
         """That of wait-info: what agrees is not known in training."""
         if source_info is None or target_info is None:
+            import torch
+
             source_info, target_info = map(torch.ones_like, (batch.source, batch.target_in))
         return super().path(batch, source_info, target_info, k)
 

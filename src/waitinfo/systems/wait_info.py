@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.batch import Batch
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import DialValue, LossContext, System
 from waitinfo.systems.interface import Dial, PolicyState, for_arrays
 from waitinfo.systems.wait_k import DrawnDialOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.batch import Batch
 
 HIGHEST_RATE = 10.0
 
@@ -77,6 +78,8 @@ class WaitInfo(System):
         is 1; lengths [B] of the source, including end-of-sentence. Returns [B, T] in 1 … n,
         non-decreasing.
         """
+        import torch
+
         received = source_info.double().cumsum(-1)
         if self.options.source_mean:
             tokens = torch.arange(1, received.shape[1] + 1, device=received.device)
@@ -115,16 +118,22 @@ def used_info(target_info: Tensor) -> Tensor:
 
     That token is unknown then, so only the info of earlier ones is summed.
     """
+    from torch.nn import functional as F
+
     return F.pad(target_info[:, 1:], (1, 0)).double().cumsum(-1)
 
 
 def dial_rows(k: Tensor | float, like: Tensor) -> Tensor:
     """The dial of each sentence, or one of all: [B or 1, 1] float64."""
+    import torch
+
     return torch.as_tensor(k, device=like.device, dtype=torch.float64).reshape(-1, 1)
 
 
 def shortest_prefixes(received: Tensor, needed: Tensor, lengths: Tensor, floor: bool) -> Tensor:
     """The path that reads until enough is received: [B, S], [B, T] float64, [B] -> [B, T]."""
+    import torch
+
     # The shortest sufficient prefix is one longer than the number of insufficient prefixes.
     path = torch.searchsorted(received.contiguous(), needed.contiguous()) + 1
     if floor:

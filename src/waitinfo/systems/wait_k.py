@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.batch import Batch
 from waitinfo.systems.base import DialValue, LossContext, System, SystemOptions
 from waitinfo.systems.interface import Dial, PolicyState, for_arrays
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,10 @@ class WaitK(System):
         target_info: Tensor | None,
         k: float | Tensor,
     ) -> Tensor:
+        import torch
+
         written = torch.arange(batch.target_in.shape[1], device=batch.source.device)
-        lag = k.long() if isinstance(k, Tensor) else int(k)
+        lag = k.long() if isinstance(k, torch.Tensor) else int(k)
         path = lag_path(written, lag, self.options.catch_up)
         return torch.minimum(path, batch.source_lengths[:, None])
 

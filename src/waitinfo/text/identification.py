@@ -308,7 +308,7 @@ class LanguageWatch:
         self._over = self._evidence.language is None
 
     def add(self, text: str) -> str | None:
-        """What to tell the user, if this piece has made it plain; None in all other cases."""
+        """The message for the user, if this piece has decided it; else None."""
         if self._over:
             return None
         if self._raw:

@@ -142,7 +142,7 @@ def _positive(pace: object) -> float:
 def write_calibration(
     folder: Path, system: System, calibration: Calibration, facts: dict[str, Any]
 ) -> None:
-    """Store a calibration with facts about its making, beside those of other systems."""
+    """Store a calibration and how it was made, next to those of other systems."""
     systems = _read(folder)
     systems[system.name] = {
         "options": asdict(system.options),

@@ -44,7 +44,7 @@ def plan_epoch(split: Split, budget: int, seed: int, epoch: int) -> list[Ints]:
     """An epoch's batches as index arrays: similar lengths together, otherwise shuffled.
 
     A batch holds as many pairs as fit when each is padded to the longest side of the longest pair;
-    a pair longer than the budget is a batch by itself.
+    a pair longer than the budget is a batch of its own.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(split))

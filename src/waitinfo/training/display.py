@@ -1,4 +1,4 @@
-"""What a training run tells while it runs: every record goes to `metrics.jsonl` and a display."""
+"""What a training run reports: every record goes to `metrics.jsonl` and a display."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Place = tuple[int, int]  # (line, part of the line)
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """Everything that a translation depends on, besides the model, its system and its text."""
+    """Everything that a translation depends on, except the model, its system and its text."""
 
     k: float | None = None  # the dial; None: the system's own
     ending: str = "guard"

@@ -99,7 +99,7 @@ def file_line(found: list[Translation], scores: bool) -> str:
 def translation_settings(
     loaded: LoadedModel, options: TranslationOptions, others: Sequence[LoadedModel] = ()
 ) -> dict[str, Any]:
-    """Everything that the output depends on, besides the input."""
+    """Everything that the output depends on, except the input."""
     dtype = str(loaded.model.source_embedding.weight.dtype).removeprefix("torch.")
     ensemble = {"other models": [fingerprint(other.folder) for other in others]} if others else {}
     return {
@@ -223,7 +223,7 @@ class FileTranslation:
         self._advance(len(complete))
 
     def _advance(self, lines: int) -> None:
-        """Report progress; that of other processes is read from their journals now and then."""
+        """Report progress, with that of other processes as last read from their journals."""
         self.done += lines
         if self.processes.size > 1 and time.monotonic() - self.counted > RECOUNT:
             self.done, self.counted = self.work.recorded(), time.monotonic()

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import CachePosition, Memory
 from waitinfo.model.batch import pad_rows
 from waitinfo.model.cache import CacheRows, KeyValueCache
-from waitinfo.model.transformer import Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import CachePosition, Encoded, Memory
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop
 from waitinfo.text.special import BOS, EOS, PAD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from waitinfo.model.attention import CrossAttention, Memory, RecurrentUnit, SelfAttention
+from waitinfo.model.attention import CrossAttention, RecurrentUnit, SelfAttention
 from waitinfo.model.cache import LayerCaches
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import InfoQuantizer, TokenInfo
@@ -36,7 +36,8 @@ from waitinfo.model.integers.matrix import (
 from waitinfo.model.integers.packing import CENTER, REPEATED, SCALE, Preparation, dequantize
 from waitinfo.model.layers import DecoderLayer, EncoderLayer
 from waitinfo.model.native import Library, NativeEmbedding, NativeModel, find_kernels
-from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import Embedded, Encoded, Memory
 
 MARGIN = 1.25  # on bounds of values, for the rounding of inputs and weights to 8 bits
 

@@ -16,15 +16,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from waitinfo.model.attention import (
-    AttentionReport,
-    CrossAttention,
-    Memory,
-    SelfAttention,
-    SelfView,
-    SourceView,
-)
+from waitinfo.model.attention import CrossAttention, SelfAttention
 from waitinfo.model.cache import KeyValueCache
+from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 
 SCORE_BITS = 8  # of queries and keys, relative to the largest of a head: 64 products make 22 bits
 WEIGHT_BITS = 11  # of attention weights, whose sum is 1

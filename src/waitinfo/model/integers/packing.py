@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from waitinfo.model.attention import CrossAttention
-from waitinfo.model.transformer import Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import Encoded
 from waitinfo.text.special import BOS, EOS, SPECIALS
 
 # Weights

@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_void_p,
+    sizeof,
+)
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-SWITCH = "WAITINFO_NATIVE"  # 0: do without; plain, avx2 or vnni: use this kind of code
-KINDS = ("plain", "avx2", "vnni")
+SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
+KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
+BUILD = "python setup.py build_ext --inplace --force"
 KEYS = 16  # keys in a block of a cache
 MOST_WIDTH = 256  # of a head
 
@@ -100,17 +114,26 @@ class Library:
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
-        if self.code.waitinfo_layout() != sum(map(ctypes.sizeof, STRUCTS)):
-            raise ValueError(f"{path}: built from other sources; build it again")
+        stamp: Any = getattr(self.code, "waitinfo_sources", lambda: None)  # older code has none
+        stamp.restype = c_uint32
+        if stamp() != source_stamp() or self.code.waitinfo_layout() != sum(map(sizeof, STRUCTS)):
+            raise ValueError(f"built from other sources; build it again: {BUILD}")
         self.code.waitinfo_packed_size.restype = c_int64
-        best = self.code.waitinfo_best_kind()
-        self.kind = best if kind is None else KINDS.index(kind)
-        if self.kind > best:
+        numbers = range(len(KINDS))
+        self.kinds = [KINDS[number] for number in numbers if self.code.waitinfo_runs(number)]
+        if kind is not None and kind not in self.kinds:
             raise ValueError(f"this CPU cannot run {kind}")
+        self.kind = KINDS.index(kind or self.kinds[-1])
 
     def call(self, name: str, *arguments: object) -> None:
         if not getattr(self.code, name)(self.kind, *arguments):
             raise MemoryError(name)
+
+
+def source_stamp() -> int:
+    """A checksum of the C code beside this file; setup.py compiles the same one in."""
+    sources = sorted(Path(__file__).parent.glob("*.[ch]"))
+    return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
 @lru_cache(maxsize=1)
@@ -122,7 +145,9 @@ def find_kernels() -> Library | None:
         return None
     try:
         loaded = Library(found[-1], wanted if wanted in KINDS else None)
-    except (OSError, AttributeError, ValueError):
+    except (OSError, ValueError) as error:
+        message = f"the compiled code is not used, which is slower: {found[-1]}: {error}"
+        warnings.warn_explicit(message, RuntimeWarning, "waitinfo", 1)
         return None
     return loaded if loaded.kind > 0 or wanted == KINDS[0] else None
 

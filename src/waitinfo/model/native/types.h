@@ -1,9 +1,11 @@
 /* What the kernels compute with: weights, caches, the passes of an engine, and room for a pass.
  *
- * kernels.py has the same structs.
+ * library.py has the same structs.
  */
 
 #define BLOCK 64 /* outputs computed together */
+#define TILE 64 /* inputs in a tile of AMX */
+#define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
@@ -36,6 +38,16 @@ typedef struct {
 static inline const int8_t *block_of(const Linear *m, int n) {
     return m->weights + (size_t)(n / BLOCK) * ((size_t)m->groups * 4 * BLOCK + sizeof(Scaling));
 }
+
+/* Bytes of a row of inputs, filled up with zeros: the weights behind a block, which whole tiles
+ * reach, then count for nothing. */
+static inline int stride_of(const Linear *m) { return (4 * m->groups + TILE - 1) / TILE * TILE; }
+
+/* Weights that are needed next, and how many bytes of them to ask for with each group of inputs. */
+typedef struct {
+    const int8_t *weights;
+    int step;
+} Ahead;
 
 static inline const Scaling *scaling_of(const Linear *m, const int8_t *block) {
     return (const Scaling *)(block + (size_t)m->groups * 4 * BLOCK);
@@ -126,8 +138,8 @@ typedef struct {
 
 typedef struct {
     uint8_t *bytes;
-    int32_t *sums;
-    float *largest, *wide, *mixed, *result, *normed, *weights, *bias;
+    int32_t *sums, *scores;
+    float *largest, *wide, *mixed, *result, *normed, *weights;
     int16_t *shares; /* weights of attention as whole numbers */
 } Scratch;
 
@@ -135,9 +147,11 @@ typedef struct {
 static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
     static __thread void *kept;
     static __thread size_t room;
-    size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 3 * (size_t)keys;
-    size_t sums = (size_t)rows * BLOCK, bytes = (size_t)rows * (widest + 4);
-    size_t needed = floats * sizeof(float) + sums * sizeof(int32_t) + bytes + 64;
+    keys = (keys + KEYS - 1) / KEYS * KEYS;
+    size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 2 * (size_t)keys;
+    size_t tiles = ((size_t)rows + TILE_ROWS - 1) / TILE_ROWS, bytes = tiles * TILE_ROWS * (widest + 2 * TILE);
+    size_t sums = TILE_ROWS * BLOCK + (size_t)keys;
+    size_t needed = (floats + sums) * sizeof(float) + (size_t)keys * sizeof(int16_t) + bytes + 64;
     if (needed > room) {
         free(kept);
         kept = malloc(needed);
@@ -145,15 +159,35 @@ static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
         if (!kept) return 0;
     }
     char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
-    s->sums = (int32_t *)at, at += sums * sizeof(int32_t);
+    s->sums = (int32_t *)at, at += TILE_ROWS * BLOCK * sizeof(int32_t);
+    s->bytes = (uint8_t *)at, at += bytes;
+    s->scores = (int32_t *)at, at += (size_t)keys * sizeof(int32_t);
+    s->weights = (float *)at, at += (size_t)keys * sizeof(float);
+    s->shares = (int16_t *)at, at += (size_t)keys * sizeof(int16_t);
     s->wide = (float *)at, at += (size_t)rows * widest * sizeof(float);
     s->mixed = (float *)at, at += (size_t)rows * width * sizeof(float);
     s->result = (float *)at, at += (size_t)rows * width * sizeof(float);
     s->normed = (float *)at, at += (size_t)rows * width * sizeof(float);
-    s->weights = (float *)at, at += (size_t)keys * sizeof(float);
-    s->bias = (float *)at, at += (size_t)keys * sizeof(float);
-    s->shares = (int16_t *)at, at += (size_t)keys * sizeof(float); /* and one more than keys */
-    s->largest = (float *)at, at += (size_t)rows * sizeof(float);
-    s->bytes = (uint8_t *)at;
+    s->largest = (float *)at;
     return 1;
 }
+
+/* What one kind of CPU computes: its functions of kind.h. */
+typedef struct {
+    int (*runs)(void); /* whether this CPU is of the kind; NULL: every one is */
+    void (*take_whole)(const Linear *, const float *, int, uint8_t *, float *);
+    void (*apply)(const Linear *, int, float *, int, Scratch *);
+    void (*linear)(const Linear *, const float *, int, float *, int, Scratch *);
+    void (*encode)(const Model *, int, float *, const int32_t *, const int32_t *, const float *,
+                   const Cache *, const Cache *, Scratch *);
+    void (*remember)(const Model *, int, const float *, const int32_t *, const int32_t *,
+                     const Cache *);
+    void (*decode)(const Model *, int, float *, const int32_t *, const int32_t *, const int32_t *,
+                   const float *, const float *, int, const Cache *, const Cache *, const Shares *,
+                   Scratch *);
+    void (*best)(const Linear *, const float *, int, const int32_t *, int, int32_t *, float *,
+                 float *, Scratch *);
+    void (*embed)(const Embedding *, int, const int32_t *, const int32_t *, const float *, float *,
+                  float *, Scratch *);
+    void (*consistency)(const float *, float, int, float *);
+} Kind;

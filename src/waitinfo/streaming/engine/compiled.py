@@ -17,7 +17,8 @@ from waitinfo.model.cache import CacheRows
 from waitinfo.model.info import consistency
 from waitinfo.model.integers.conversion import IntegerTransformer, native_model
 from waitinfo.model.native import NativeReading, NativeWriting, Side
-from waitinfo.model.transformer import Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import Embedded, Encoded
 from waitinfo.streaming.engine.backend import Candidates, Rules
 from waitinfo.streaming.engine.plain import TorchBackend
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots

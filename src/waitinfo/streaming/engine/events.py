@@ -33,7 +33,7 @@ class TokenEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenEvents(Sequence[TokenEvent]):
-    """The same as columns, those of one slot in their order; objects are made when iterated."""
+    """The same as columns; iterating makes the objects. Events of one slot are in order."""
 
     slot: np.ndarray
     write: np.ndarray  # bool: WRITE, else READ

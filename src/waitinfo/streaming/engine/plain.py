@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import CacheRows
-from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import AttentionReport, CachePosition, Decoded, Embedded, Encoded, Memory
 from waitinfo.streaming.engine.backend import PASS_TOKENS, Candidates, HostBackend, Rules
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
 from waitinfo.systems.base import System

@@ -224,7 +224,7 @@ class Slots:
         return PolicyState(*counts)
 
     def asked(self, rows: Chosen, system: System) -> dict[str, Any]:
-        """What a policy asks to know about some rows, besides where they stand."""
+        """What the policy `asks` for about some rows, beyond the counts that it always gets."""
         found: dict[str, Any] = {}
         sides: list[tuple[Side, Numbers, Numbers]] = [
             ("source", self.sources, self.read[rows]),
@@ -281,7 +281,7 @@ class Slots:
         last: bool,
         cut: Reason | None,
     ) -> TokenEvent:
-        """One more target token of a slot; `runs` are those of the target then, None for all 0."""
+        """Add a target token to a slot; `runs` are the repetitions after it, None for all 0."""
         read, written = self.read.item(slot), self.written.item(slot)
         used = self.target_info.item(slot) + info
         self.targets[slot, written], self.paths[slot, written] = token, read

@@ -32,7 +32,7 @@ def buffers(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def scratch_inputs(columns: int, slot: int) -> Tensor:
-    """Inputs [columns, 1] of a row that only fills a batch up; `slot` is that of scratch."""
+    """Inputs [columns, 1] of a row that only pads a batch; `slot` is the scratch slot."""
     return torch.tensor([[float(slot)], *[[0.0]] * (columns - 1)])
 
 

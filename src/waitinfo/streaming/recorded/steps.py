@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from waitinfo.model.attention import AttentionReport, CachePosition, Memory
 from waitinfo.model.cache import PagedCache, PagedRows, Pages
-from waitinfo.model.transformer import Decoded, Embedded, Encoded, Transformer
+from waitinfo.model.transformer import Transformer
+from waitinfo.model.views import AttentionReport, CachePosition, Decoded, Embedded, Encoded, Memory
 from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
 from waitinfo.streaming.engine.loops import is_loop, run_after
 from waitinfo.streaming.recorded.memory import (
@@ -50,7 +50,7 @@ WROTE, LAST, BROKEN, MAY_WRITE, LOOPED = 1, 2, 4, 8, 16  # flags out
 
 
 class Bounds(NamedTuple):
-    """What a recording is made for, besides its number of rows."""
+    """Sizes that a recording is made for, in addition to its number of rows."""
 
     window: int  # one more than the source tokens that a row may READ in this step
     source: int  # source positions that attention may look at

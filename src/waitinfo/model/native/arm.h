@@ -1,0 +1,4 @@
+/* NEON. */
+
+#define SDOT NULL
+#define I8MM NULL

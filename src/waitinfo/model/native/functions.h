@@ -1,0 +1,57 @@
+/* exp, log and tanh in double precision, to the last bits: what is made of them in float32 is what
+ * other libraries make. */
+
+/* exp(x) for x <= 0, to the last bits of a double. */
+static inline double NAME(exponential)(double x) {
+    x = x < -200 ? -200 : x;
+    double n = __builtin_rint(x * 1.4426950408889634074);
+    double r = x - n * 6.93147180369123816490e-01;
+    r = r - n * 1.90821492927058770002e-10;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    union { double d; uint64_t i; } bits = {n + 6755399441055744.0}; /* the integer n in the low bits */
+    union { uint64_t i; double d; } scale = {(bits.i + 1023) << 52};
+    return p * scale.d;
+}
+
+/* log(x) for normal x > 0, to the last bits of a double: x = 2^n m, and with s = (m - 1) / (m + 1),
+ * log m = 2 (s + s^3 / 3 + s^5 / 5 + ...). */
+static inline double NAME(logarithm)(double x) {
+    union { double d; int64_t i; } bits = {x};
+    const int64_t root = 0x3fe6a09e667f3bcd; /* sqrt(1/2), the least m */
+    int64_t n = (bits.i - root) >> 52;
+    bits.i -= n * ((int64_t)1 << 52);
+    double s = (bits.d - 1) / (bits.d + 1), t = s * s;
+    double p = 1.0 / 25.0;
+    p = p * t + 1.0 / 23.0;
+    p = p * t + 1.0 / 21.0;
+    p = p * t + 1.0 / 19.0;
+    p = p * t + 1.0 / 17.0;
+    p = p * t + 1.0 / 15.0;
+    p = p * t + 1.0 / 13.0;
+    p = p * t + 1.0 / 11.0;
+    p = p * t + 1.0 / 9.0;
+    p = p * t + 1.0 / 7.0;
+    p = p * t + 1.0 / 5.0;
+    p = p * t + 1.0 / 3.0;
+    p = p * t * s + s;
+    return (double)n * 6.93147180559945286227e-01 + 2 * p;
+}
+
+static inline double NAME(hyperbolic_tangent)(double x) {
+    double e = NAME(exponential)(-2 * __builtin_fabs(x));
+    return __builtin_copysign((1 - e) / (1 + e), x);
+}
+

@@ -1,0 +1,92 @@
+/* Layers of the encoder and the decoder. */
+
+/* x <- norm(x + y), or norm(x) without y, into out. */
+static void NAME(normalise)(const Norm *m, const float *x, const float *y, int rows, int width,
+                            float *out) {
+    for (int r = 0; r < rows; r++) {
+        const float *a = x + (size_t)r * width;
+        const float *b = y ? y + (size_t)r * width : 0;
+        float *to = out + (size_t)r * width;
+        if (b)
+            for (int i = 0; i < width; i++) to[i] = b[i] + a[i];
+        else if (to != a)
+            memcpy(to, a, width * sizeof(float));
+        if (!m) continue;
+        double lanes[8] = {0}, total = 0;
+        int i = 0;
+        for (; i + 8 <= width; i += 8)
+            for (int j = 0; j < 8; j++) lanes[j] += to[i + j];
+        for (; i < width; i++) total += to[i];
+        for (int j = 0; j < 8; j++) total += lanes[j];
+        double mean = total / width;
+        for (int j = 0; j < 8; j++) lanes[j] = 0;
+        total = 0;
+        for (i = 0; i + 8 <= width; i += 8)
+            for (int j = 0; j < 8; j++) {
+                double v = to[i + j] - mean;
+                lanes[j] += v * v;
+            }
+        for (; i < width; i++) total += (to[i] - mean) * (to[i] - mean);
+        for (int j = 0; j < 8; j++) total += lanes[j];
+        double scale = 1 / __builtin_sqrt(total / width + m->eps);
+        for (i = 0; i < width; i++) {
+            float v = (float)((to[i] - mean) * scale);
+            v = v * m->weight[i];
+            to[i] = v + m->bias[i];
+        }
+    }
+}
+
+/* One sublayer and its residual connection; `mixed` is the sublayer's result before its output. */
+static void NAME(output)(const Model *m, const Linear *out, const Norm *norm, float *x,
+                         const float *mixed, int rows, Scratch *s) {
+    NAME(linear)(out, mixed, rows, s->result, 0, s);
+    NAME(normalise)(m->before ? 0 : norm, x, s->result, rows, m->width, x);
+}
+
+static const float *NAME(input)(const Model *m, const Norm *norm, const float *x, int rows,
+                                Scratch *s) {
+    if (!m->before) return x;
+    NAME(normalise)(norm, x, 0, rows, m->width, s->normed);
+    return s->normed;
+}
+
+static void NAME(feed_forward)(const Model *m, const Layer *layer, float *x, int rows, Scratch *s) {
+    const float *in = NAME(input)(m, &layer->norm_feed_forward, x, rows, s);
+    NAME(linear)(&layer->inner, in, rows, s->wide, 1, s);
+    NAME(output)(m, &layer->outer, &layer->norm_feed_forward, x, s->wide, rows, s);
+}
+
+static void NAME(encode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
+                         const float *info, const Cache *caches, const Cache *memories,
+                         Scratch *s) {
+    for (int l = 0; l < m->encoder_layers; l++) {
+        const Layer *layer = m->encoder + l;
+        const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        NAME(feed_forward)(m, layer, x, rows, s);
+    }
+    if (m->before) NAME(normalise)(&m->encoder_norm, x, 0, rows, m->width, x);
+    NAME(linear)(&m->memory, x, rows, s->wide, 0, s);
+    NAME(remember)(m, rows, s->wide, row, at, memories);
+}
+
+static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
+                         const int32_t *visible, const float *info, const float *bias,
+                         int bias_stride, const Cache *caches, const Cache *memories,
+                         const Shares *shares, Scratch *s) {
+    for (int l = 0; l < m->decoder_layers; l++) {
+        const Layer *layer = m->decoder + l;
+        const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        in = NAME(input)(m, &layer->norm_cross, x, rows, s);
+        NAME(cross_attention)(m, layer, in, rows, row, visible, bias, bias_stride, memories + l,
+                              m->round_memory[l], s->mixed, shares, l, s);
+        NAME(output)(m, &layer->cross_out, &layer->norm_cross, x, s->mixed, rows, s);
+        NAME(feed_forward)(m, layer, x, rows, s);
+    }
+    if (m->before) NAME(normalise)(&m->decoder_norm, x, 0, rows, m->width, x);
+}
+

@@ -1,0 +1,53 @@
+/* The parts that depend on the CPU, in plain C for any of them.
+ *
+ * Every kind of CPU has three: integer products of some rows with a block of outputs, products of a
+ * query with blocks of keys, and weighted sums of values. With them, kind.h makes everything else. */
+
+/* Sums [rows][BLOCK] of rows of inputs a [rows][stride] in 0 ... 255. */
+static void multiply_plain(const uint8_t *a, int rows, int stride, const int8_t *weights,
+                           int groups, Ahead ahead, int32_t *sums) {
+    for (int r = 0; r < rows; r++) {
+        int32_t *to = sums + r * BLOCK;
+        memset(to, 0, BLOCK * sizeof(int32_t));
+        for (int g = 0; g < groups; g++) {
+            const uint8_t *in = a + (size_t)r * stride + 4 * g;
+            const int8_t *w = weights + (size_t)g * 4 * BLOCK;
+            __builtin_prefetch(ahead.weights + (size_t)g * ahead.step);
+            for (int j = 0; j < BLOCK; j++)
+                to[j] += in[0] * w[4 * j] + in[1] * w[4 * j + 1] + in[2] * w[4 * j + 2] +
+                         in[3] * w[4 * j + 3];
+        }
+    }
+}
+
+/* q k of blocks of keys: sums [blocks][KEYS]. `next` are keys that are needed soon. */
+static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pairs,
+                         const int16_t *next, int32_t *sums) {
+    memset(sums, 0, (size_t)blocks * KEYS * sizeof(int32_t));
+    for (int b = 0; b < blocks; b++, sums += KEYS)
+        for (int p = 0; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
+            __builtin_prefetch(next);
+            for (int j = 0; j < KEYS; j++)
+                sums[j] += query[2 * p] * keys[2 * j] + query[2 * p + 1] * keys[2 * j + 1];
+        }
+}
+
+/* The weighted sum of values; the weight behind the last is zero. */
+static void mix_plain(const int16_t *weights, const int16_t *values, int length, int width,
+                      const int16_t *next, int32_t *sums) {
+    memset(sums, 0, width * sizeof(int32_t));
+    for (int j = 0; j < length; j += 2) {
+        int32_t a = weights[j], b = weights[j + 1];
+        const int16_t *v = values + (size_t)j * width;
+        __builtin_prefetch(next + (size_t)j * width);
+        for (int c = 0; c < width; c++) sums[c] += a * v[2 * c] + b * v[2 * c + 1];
+    }
+}
+
+#define NAME(x) x##_plain
+#define RUNS NULL
+#define MULTIPLY multiply_plain
+#define SCORES scores_plain
+#define MIX mix_plain
+#define MOST_ROWS 1
+#include "kind.h"
