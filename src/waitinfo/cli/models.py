@@ -113,7 +113,7 @@ def _import(source: Path, out: Path | None, dtype: str) -> None:
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
     from waitinfo.cli.console import note
-    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
     from waitinfo.trained.folder import find_model
     from waitinfo.trained.saving import load_model, save_model
@@ -125,13 +125,13 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
     loaded = load_model(find_model(source))
     save_model(
         out,
-        loaded.model,
-        loaded.model.weights(),
+        loaded.floats,
+        loaded.floats.weights(),
         loaded.system,
         loaded.vocabulary,
         dtype,
         languages=loaded.languages,
-        inputs=measure_inputs(loaded.model) if dtype == "int8" else None,
+        inputs=measure_inputs(loaded.floats) if dtype == "int8" else None,
     )
     if (loaded.folder / CALIBRATION).exists():  # the weights differ by their rounding alone
         shutil.copy(loaded.folder / CALIBRATION, out)

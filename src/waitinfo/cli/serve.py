@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, use_threads
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.threads import usable_cores
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.special import EOS
@@ -83,7 +83,7 @@ class Decoder:
     """Translates tokenized sentences with a system, `slots` of them at a time."""
 
     def __init__(
-        self, model: Transformer, system: System, ending: str = "guard", slots: int | None = None
+        self, model: Network, system: System, ending: str = "guard", slots: int | None = None
     ) -> None:
         self.model, self.system, self.ending = model, system, ending
         kind = model.device.type if model.device.type in SLOTS else "cpu"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, overload
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.streaming.channel import Channel, Heard, Mark
@@ -22,6 +20,11 @@ from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from waitinfo.model.integers.model import Host
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -66,7 +69,7 @@ class Translator:
             self.dials.controller(lag)  # raise errors now
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device | Host:
         return self.loaded.model.device
 
     @property
