@@ -117,7 +117,7 @@ class _Conversion:
 
     def __init__(self, config: ModelConfig, stored: Stored) -> None:
         self.config, self.weights = config, dict(stored)
-        beside = (SCALE, CENTER, REPEATED)
+        beside = (SCALE, CENTER, REPEATED, ".table", ".share", ".scale")
         sizes = [array.size for name, array in stored.items() if not name.endswith(beside)]
         self.parameters = sum(sizes)
         self.norms = {
