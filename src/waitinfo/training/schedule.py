@@ -66,7 +66,7 @@ def _estimate(before: float, seconds: float) -> float:
     return max(seconds, (before + seconds) / 2)
 
 
-class Clock:
+class RunClock:
     """Time spent on a run over all its calls, and time to be kept for ending it."""
 
     def __init__(

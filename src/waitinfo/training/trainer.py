@@ -35,7 +35,7 @@ from waitinfo.training.checkpoint import (
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, MetricsFile
 from waitinfo.training.distributed import ProcessGroup, Tally
-from waitinfo.training.schedule import Clock, learning_rate, next_progress, updates_apart
+from waitinfo.training.schedule import RunClock, learning_rate, next_progress, updates_apart
 from waitinfo.training.updates import Skips, Updater, all_finite
 from waitinfo.training.validation import Validator
 
@@ -79,7 +79,7 @@ class Trainer:
         )
         self.metrics = MetricsFile(out / "metrics.jsonl", processes.leads)
         self.now, self.started = now, now() if started is None else started
-        self.clock = Clock(self.config, now, self.started)
+        self.clock = RunClock(self.config, now, self.started)
         self.update = 0  # updates done
         self.progress = 0.0  # share of the run that is done
         self.best: float | None = None
@@ -361,7 +361,7 @@ class Trainer:
         self.updater.guard.restore(checkpoint.state.get("skipped", 0))
         self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.clock = Clock(self.config, self.now, self.started, checkpoint.state["spent"])
+        self.clock = RunClock(self.config, self.now, self.started, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
         # A run that was given more time goes back to before its cool-down.
         progress = min(checkpoint.state.get("progress", 0.0), self.clock.progress)
