@@ -24,7 +24,7 @@ from waitinfo.trained.saving import LoadedModel, load_model
 if TYPE_CHECKING:
     import torch
 
-    from waitinfo.model.integers.model import Host
+    from waitinfo.model.integers.model import HostDevice
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -69,7 +69,7 @@ class Translator:
             self.dials.controller(lag)  # raise errors now
 
     @property
-    def device(self) -> torch.device | Host:
+    def device(self) -> torch.device | HostDevice:
         return self.loaded.model.device
 
     @property

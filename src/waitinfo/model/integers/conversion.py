@@ -14,15 +14,15 @@ from waitinfo.model.config import PLAIN, ModelConfig
 from waitinfo.model.integers.crosses import SPECIAL, SpecialAttention
 from waitinfo.model.integers.exact import (
     ACTIVATIONS,
-    CrossAttention,
+    ExactCrossAttention,
+    ExactNorm,
+    ExactRecurrentUnit,
+    ExactResidual,
+    ExactSelfAttention,
     JointMemory,
-    Norm,
-    RecurrentUnit,
-    Residual,
-    SelfAttention,
     value_bits,
 )
-from waitinfo.model.integers.info import LearnedInfo, TableInfo, TokenInfo, info_by_norm
+from waitinfo.model.integers.info import ArrayInfo, LearnedInfo, TableInfo, info_by_norm
 from waitinfo.model.integers.matrix import IntegerEmbedding, IntegerLinear, PreciseMatrix
 from waitinfo.model.integers.packing import (
     CENTER,
@@ -39,7 +39,7 @@ MARGIN = 1.25  # on bounds of values, for the rounding of inputs and weights to 
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class IntegerFeedForward:
     inner: IntegerLinear
     out: IntegerLinear
     activate: Callable[[Array], Array]
@@ -49,15 +49,15 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class Layer:
+class IntegerLayer:
     """A layer of the encoder, or with cross-attention one of the decoder."""
 
-    attention: SelfAttention | RecurrentUnit
-    feed_forward: FeedForward
-    around_attention: Residual
-    around_feed_forward: Residual
-    cross: CrossAttention | SpecialAttention | None = None
-    around_cross: Residual | None = None
+    attention: ExactSelfAttention | ExactRecurrentUnit
+    feed_forward: IntegerFeedForward
+    around_attention: ExactResidual
+    around_feed_forward: ExactResidual
+    cross: ExactCrossAttention | SpecialAttention | None = None
+    around_cross: ExactResidual | None = None
 
     def __call__(self, x: Array, view: SelfView, cache: Any = None) -> Array:
         x = self.around_attention(x, lambda h: self.attention(h, view, cache))
@@ -86,10 +86,10 @@ class Parts:
 
     source: IntegerEmbedding
     target: IntegerEmbedding
-    source_info: TokenInfo | None
-    target_info: TokenInfo | None
-    encoder: list[Layer]
-    decoder: list[Layer]
+    source_info: ArrayInfo | None
+    target_info: ArrayInfo | None
+    encoder: list[IntegerLayer]
+    decoder: list[IntegerLayer]
     encoder_norm: Callable[[Array], Array]
     decoder_norm: Callable[[Array], Array]
     memory: JointMemory | None  # of plain cross-attention
@@ -149,32 +149,32 @@ class _Conversion:
             raise KeyError(left[0])
         return parts
 
-    def _layer(self, name: str, recurrent: bool = False, decodes: bool = False) -> Layer:
+    def _layer(self, name: str, recurrent: bool = False, decodes: bool = False) -> IntegerLayer:
         config, before = self.config, self.config.norm == "pre"
-        attention: SelfAttention | RecurrentUnit
+        attention: ExactSelfAttention | ExactRecurrentUnit
         if recurrent:
-            attention = RecurrentUnit(self._linear(f"{name}.attention.project"))
+            attention = ExactRecurrentUnit(self._linear(f"{name}.attention.project"))
         else:
             bits = self._value_bits(f"{name}.attention.project")
             self._scale_queries(f"{name}.attention.project")
             project, out = (self._linear(f"{name}.attention.{part}") for part in ("project", "out"))
-            attention = SelfAttention(project, out, config.heads, bits)
+            attention = ExactSelfAttention(project, out, config.heads, bits)
         inner = self._linear(f"{name}.feed_forward.inner")
         outer = self._linear(f"{name}.feed_forward.out", config.activation == "relu")
-        return Layer(
-            attention, FeedForward(inner, outer, ACTIVATIONS[config.activation]),
-            Residual(self._norm(f"{name}.around_attention.norm"), before),
-            Residual(self._norm(f"{name}.around_feed_forward.norm"), before),
+        return IntegerLayer(
+            attention, IntegerFeedForward(inner, outer, ACTIVATIONS[config.activation]),
+            ExactResidual(self._norm(f"{name}.around_attention.norm"), before),
+            ExactResidual(self._norm(f"{name}.around_feed_forward.norm"), before),
             self._cross(f"{name}.cross") if decodes else None,
-            Residual(self._norm(f"{name}.around_cross.norm"), before) if decodes else None,
+            ExactResidual(self._norm(f"{name}.around_cross.norm"), before) if decodes else None,
         )  # fmt: skip
 
-    def _cross(self, name: str) -> CrossAttention | SpecialAttention:
+    def _cross(self, name: str) -> ExactCrossAttention | SpecialAttention:
         heads = self.config.heads
         if self.config.cross_attention == PLAIN:
             self._scale_queries(f"{name}.queries")
             queries, out = (self._linear(f"{name}.{part}") for part in ("queries", "out"))
-            return CrossAttention(queries, out, heads)
+            return ExactCrossAttention(queries, out, heads)
         parts = ("queries", "project", "out")
         kind = SPECIAL[self.config.cross_attention]
         linear = {part: self._linear(f"{name}.{part}") for part in parts}
@@ -224,13 +224,15 @@ class _Conversion:
         center, repeated = self.weights[name + CENTER], self.weights[name + REPEATED]
         return Preparation(center.astype(np.float32), repeated.astype(np.int32))
 
-    def _norm(self, name: str) -> Norm:
-        return Norm(self._take(f"{name}.weight"), self._take(f"{name}.bias"), self.config.epsilon)
+    def _norm(self, name: str) -> ExactNorm:
+        return ExactNorm(
+            self._take(f"{name}.weight"), self._take(f"{name}.bias"), self.config.epsilon
+        )
 
     def _last_norm(self, name: str) -> Callable[[Array], Array]:
         return self._norm(name) if self.config.norm == "pre" else _same
 
-    def _info(self, name: str, kind: str, embedding: IntegerEmbedding) -> TokenInfo | None:
+    def _info(self, name: str, kind: str, embedding: IntegerEmbedding) -> ArrayInfo | None:
         if self.config.info == "none":
             return None
         if kind == "one":

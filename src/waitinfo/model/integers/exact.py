@@ -71,7 +71,7 @@ def merge_heads(x: Array) -> Array:
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
-class SelfAttention:
+class ExactSelfAttention:
     """Self-attention with exact sums. The projection of queries includes the scores' factor."""
 
     def __init__(
@@ -93,7 +93,7 @@ class SelfAttention:
         return self.out(merge_heads(mixed))
 
 
-class RecurrentUnit:
+class ExactRecurrentUnit:
     """In the place of a decoder's self-attention: see `model.attention`."""
 
     def __init__(self, project: IntegerLinear) -> None:
@@ -128,7 +128,7 @@ def _states(forget: Array, fresh: Array, state: Array) -> Array:
     return found
 
 
-class CrossAttention:
+class ExactCrossAttention:
     """Plain cross-attention with exact sums. `JointMemory` makes its keys and values."""
 
     def __init__(self, queries: IntegerLinear, out: IntegerLinear, heads: int) -> None:
@@ -163,7 +163,7 @@ class JointMemory:
         return parts
 
 
-class Norm:
+class ExactNorm:
     """Layer norm with sums in float64."""
 
     def __init__(self, weight: Array, bias: Array, eps: float) -> None:
@@ -177,10 +177,10 @@ class Norm:
         return normal * self.weight + self.bias
 
 
-class Residual:
+class ExactResidual:
     """A residual connection with layer norm, before the sublayer or after it."""
 
-    def __init__(self, norm: Norm, before: bool) -> None:
+    def __init__(self, norm: ExactNorm, before: bool) -> None:
         self.norm, self.before = norm, before
 
     def __call__(self, x: Array, sublayer: Callable[[Array], Array]) -> Array:

@@ -56,7 +56,7 @@ class TableInfo:
         return np.where(tokens == BOS, np.float32(1), self.table[tokens])
 
 
-TokenInfo = LearnedInfo | TableInfo
+ArrayInfo = LearnedInfo | TableInfo
 
 
 def info_by_norm(embedding: IntegerEmbedding, share: Array, scale: Array) -> TableInfo:

@@ -20,8 +20,8 @@ from waitinfo.model.integers.cache import ArrayCache, ArrayCaches, ArrayRows, Ar
 from waitinfo.model.integers.conversion import Parts, convert
 from waitinfo.model.integers.crosses import SpecialAttention
 from waitinfo.model.integers.info import (
+    ArrayInfo,
     LearnedInfo,
-    TokenInfo,
     consistency,
     cross_bias,
     self_bias,
@@ -42,7 +42,7 @@ from waitinfo.text.special import BOS, PAD
 
 
 @dataclass(frozen=True)
-class Host:
+class HostDevice:
     """Where models in NumPy are; named like a device of torch."""
 
     type: ClassVar[str] = "cpu"
@@ -54,7 +54,7 @@ class Host:
 class IntegerModel:
     """A model whose matrices stay integers. Info is as precise as in float32: sums of it decide."""
 
-    device, numbers = Host(), "numpy"
+    device, numbers = HostDevice(), "numpy"
 
     def __init__(self, config: ModelConfig, stored: Stored) -> None:
         self.config = config
@@ -342,7 +342,7 @@ class IntegerModel:
         return (states.astype(np.float64) * weight[0]).sum(-1) + bias[0]
 
 
-def in_kernels(info: TokenInfo | None) -> bool:
+def in_kernels(info: ArrayInfo | None) -> bool:
     """Whether compiled code can compute info: not with a matrix that was stored as floats."""
     return not isinstance(info, LearnedInfo) or info.hidden.weight_parts == 1
 

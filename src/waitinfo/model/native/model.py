@@ -25,8 +25,7 @@ from waitinfo.text.special import BOS, PAD
 
 if TYPE_CHECKING:
     from waitinfo.model.config import ModelConfig
-    from waitinfo.model.integers.conversion import Layer as IntegerLayer
-    from waitinfo.model.integers.conversion import Parts
+    from waitinfo.model.integers.conversion import IntegerLayer, Parts
     from waitinfo.model.integers.matrix import IntegerMatrix
     from waitinfo.model.native.weights import NativeMatrix
 

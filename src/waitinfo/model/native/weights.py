@@ -17,7 +17,7 @@ from waitinfo.model.native.library import Embedding, Library, Linear, address, d
 from waitinfo.text.special import BOS
 
 if TYPE_CHECKING:
-    from waitinfo.model.integers.info import TokenInfo
+    from waitinfo.model.integers.info import ArrayInfo
     from waitinfo.model.integers.matrix import IntegerEmbedding
     from waitinfo.model.integers.packing import Preparation
 
@@ -158,7 +158,7 @@ class NativeEmbedding:
     It holds addresses of the modules' weights, and so belongs to their model.
     """
 
-    def __init__(self, code: Library, embedding: IntegerEmbedding, info: TokenInfo | None) -> None:
+    def __init__(self, code: Library, embedding: IntegerEmbedding, info: ArrayInfo | None) -> None:
         self.code, self.has_info = code, info is not None
         table, hidden, out = None, Linear(), None
         if info is not None:
