@@ -27,16 +27,18 @@ def thread_count() -> int:
 
 
 def set_thread_count(count: int) -> None:
-    """Compute with this many threads; torch too, also if it is loaded later by `tell_torch`."""
+    """Compute with this many threads."""
     global _chosen  # noqa: PLW0603 (it is the process's)
     _chosen = count
     tell_torch()
 
 
 def tell_torch() -> None:
-    """Let torch, if it is loaded, compute with the chosen number of threads."""
+    """If torch is loaded, it computes with as many threads as were chosen before."""
+    global _chosen  # noqa: PLW0603
     if _chosen and (torch := _torch()) is not None:
         torch.set_num_threads(_chosen)
+        _chosen = 0
 
 
 def _torch() -> Any:
