@@ -66,7 +66,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
@@ -86,7 +86,7 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
@@ -101,7 +101,7 @@ def _show(name: str) -> None:
 
 
 def _import(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.importing import SYSTEM, import_model
 
     if out is None:
@@ -112,7 +112,7 @@ def _import(source: Path, out: Path | None, dtype: str) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
     from waitinfo.trained.folder import find_model

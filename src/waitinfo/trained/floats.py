@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from waitinfo.threads import tell_torch
 def float_model(
     config: ModelConfig, weights: dict[str, NDArray[Any]], device: str, dtype: str
 ) -> Transformer:
-    """A model of these weights, on a device."""
+    """A model of these weights, which are taken out of the mapping, on a device."""
     tell_torch()
     try:
         torch.device(device)
@@ -24,7 +25,7 @@ def float_model(
         raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     with torch.device("meta"):
         model = Transformer(config)
-    tensors = {name: torch.from_numpy(array).float() for name, array in weights.items()}
+    tensors = {name: torch.from_numpy(weights.pop(name).astype(np.float32)) for name in [*weights]}
     model.load_weights(tensors, assign=True)
     model = model.to(getattr(torch, dtype))
     try:

@@ -35,6 +35,8 @@ from waitinfo.model.integers.packing import (
 )
 from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 
+EMBEDDING = "_embedding.weight"
+ROWS = 1024  # of a matrix that are floats at a time
 MARGIN = 1.25  # on bounds of values, for the rounding of inputs and weights to 8 bits
 
 
@@ -120,11 +122,6 @@ class _Conversion:
         beside = (SCALE, CENTER, REPEATED, ".table", ".share", ".scale")
         sizes = [array.size for name, array in stored.items() if not name.endswith(beside)]
         self.parameters = sum(sizes)
-        self.norms = {
-            name: np.linalg.norm(array.astype(np.float32), axis=1) * stored[name + SCALE]
-            for name, array in stored.items()
-            if name + SCALE in stored
-        }
         self.bound = self._input_bound()
 
     def run(self) -> Parts:
@@ -256,7 +253,7 @@ class _Conversion:
     def _input_bound(self) -> float:
         """No input of a projection is longer: a normalised vector, or an embedded token."""
         width = self.config.width
-        tokens = [norm.max() for name, norm in self.norms.items() if "embedding" in name]
+        tokens = [self._norms(name).max() for name in self.weights if name.endswith(EMBEDDING)]
         longest = math.sqrt(width) * float(max(tokens)) + math.sqrt(width / 2)
         for name, array in self.weights.items():
             if name.endswith("norm.weight"):
@@ -268,9 +265,18 @@ class _Conversion:
     def _value_bits(self, name: str) -> int:
         """The rounding of an attention's values, which the last rows of a projection make."""
         width = self.config.width
-        norms, bias = self.norms[f"{name}.weight"], self.weights[f"{name}.bias"]
+        norms, bias = self._norms(f"{name}.weight"), self.weights[f"{name}.bias"]
         largest = norms[-width:].max() * self.bound + np.abs(bias[-width:]).max()
         return value_bits(float(largest))
+
+    def _norms(self, name: str) -> Array:
+        """The norm of every row of a matrix. In parts: floats take more memory than integers."""
+        integers, scale = self.weights[name], self.weights[name + SCALE]
+        squares = np.empty(len(integers), np.float32)
+        for start in range(0, len(integers), ROWS):
+            part = integers[start : start + ROWS].astype(np.float32)
+            squares[start : start + ROWS] = np.einsum("ij,ij->i", part, part)
+        return np.sqrt(squares) * scale
 
 
 def _is_weight(name: str) -> bool:

@@ -101,7 +101,7 @@ class IntegerEmbedding:
 
     def __init__(self, weight: Array, scale: Array, prepared: Preparation | None = None) -> None:
         self.scores = IntegerLinear(weight, scale, None, prepared=prepared)
-        self.weight, self.scale = weight, scale.astype(np.float32)[:, None]
+        self.weight, self.scale = weight.copy(), scale.astype(np.float32)[:, None]
 
     def __call__(self, tokens: Array) -> Array:
         """[B, T] -> [B, T, d]."""
