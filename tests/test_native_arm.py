@@ -1,4 +1,4 @@
-"""Compiled kernels for ARM, run by an emulator, against the same kernels on this CPU: the same bits."""
+"""Compiled kernels for ARM in an emulator, against those of this CPU: the same bits."""
 
 from __future__ import annotations
 
