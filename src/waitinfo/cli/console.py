@@ -172,6 +172,9 @@ class LiveDisplay(LineDisplay):
         share = spent / (spent + left) if spent + left else 0.0
         self.bars.update(self.task, completed=share, line=format_briefly(record))
 
+    def stage(self, name: str, share: float) -> None:
+        self.bars.update(self.task, completed=share, line=name)
+
     def validated(self, record: Record) -> None:
         self.note(f"update {record['update']:,}: {format_validation(record)}")
 
