@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from waitinfo.progress import Silent
-
-from waitinfo.progress import EVERY
+from waitinfo.progress import EVERY, Silent
 
 Record = dict[str, Any]
 
