@@ -146,9 +146,9 @@ def load_model(
     try:
         on_cpu = torch.device(device).type == "cpu"
     except (RuntimeError, TypeError):
-        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+        raise WaitinfoError(f"device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     if dtype == "int8" and not on_cpu:
-        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
+        raise WaitinfoError("dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
         stored = load_stored(folder)
         if dtype == AUTO:
@@ -167,7 +167,7 @@ def load_model(
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+        raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
 
