@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from waitinfo.streaming.segmenter import Segmentation
 
 TOGETHER = 32  # lines of a file translated at a time
+ALONE = 4  # streams for lines that come one after the other
 SLOWEST = 0.001  # words per second: one in a quarter of an hour
 
 
@@ -149,8 +150,11 @@ def _here(options: TranslateArguments, segmentation: Segmentation) -> None:
                 loaded, options.beam, options.segment, terminal.watched(given, watch)
             )
             return
+        # Fewer streams take less memory.
+        alone = lines is None or options.pace
+        streams = ALONE if alone else min(len(options.text) or TOGETHER, TOGETHER)
         translator = Translator(
-            loaded, TOGETHER, ending=options.ending, lag=options.lag, segment=options.segment
+            loaded, streams, ending=options.ending, lag=options.lag, segment=options.segment
         )
         view = VIEWS[options.show]()
         if lines is None:

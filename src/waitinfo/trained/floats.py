@@ -22,7 +22,7 @@ def float_model(
     try:
         torch.device(device)
     except (RuntimeError, TypeError):
-        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+        raise WaitinfoError(f"device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     with torch.device("meta"):
         model = Transformer(config)
     tensors = {name: torch.from_numpy(weights.pop(name).astype(np.float32)) for name in [*weights]}
@@ -33,5 +33,5 @@ def float_model(
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+        raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     return model

@@ -27,6 +27,7 @@ from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.trained.policy import read_policy, write_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +81,8 @@ def save_model(
         fresh.mkdir(parents=True)
         _save_narrow(fresh, weights, dtype, part_bytes, inputs or {})
         vocabulary.save(fresh)
+        if system.tensors:
+            write_policy(fresh, system.tensors)
         config = {
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
@@ -87,6 +90,23 @@ def save_model(
             "system": {"name": system.name, **asdict(system.options)},
             "model": asdict(model.config),
         }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def save_policy(model: Path, folder: Path, system: System) -> None:
+    """Write a copy of a model folder that decides by another system, with what that needs."""
+    fresh = folder.parent / f".{folder.name}.partial"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        for path in [*model.glob("model*.safetensors"), *model.glob("*.model")]:
+            shutil.copyfile(path, fresh / path.name)
+        write_policy(fresh, system.tensors)
+        config = read_config(model)
+        config["system"] = {"name": system.name, **asdict(system.options)}
         (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         swap_folder(fresh, folder)
     except OSError as error:
@@ -139,10 +159,11 @@ def load_model(
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
+    chosen.adopt(read_policy(folder), model_config)
     if device == "auto":
         device = "cpu" if dtype == "int8" else _best_device()  # integer arithmetic is for CPUs
     if dtype == "int8" and _kind(device) != "cpu":
-        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
+        raise WaitinfoError("dtype int8: is for CPUs; on a GPU use bfloat16")
     stored = load_stored(folder)
     if dtype == AUTO:
         packed = any(name.endswith(SCALE) for name in stored)
@@ -174,7 +195,7 @@ def _build_model(
         from waitinfo.trained.floats import float_model
     except ModuleNotFoundError:
         raise WaitinfoError(
-            f"--dtype {dtype}: needs torch; pip install 'waitinfo[train]', or use a packed model "
+            f"dtype {dtype}: needs torch; pip install 'waitinfo[train]', or use a packed model "
             "on a CPU"
         ) from None
     return float_model(config, dequantize(stored), device, dtype)

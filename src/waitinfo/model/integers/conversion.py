@@ -109,7 +109,7 @@ def convert(config: ModelConfig, stored: Stored) -> Parts:
     if not can_convert(config):
         raise WaitinfoError(
             f"model.cross_attention {config.cross_attention}: cannot be computed with integers; "
-            "use --dtype float32"
+            "use dtype float32"
         )
     return _Conversion(config, stored).run()
 
