@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +32,10 @@ class TrainArguments(PluginOptions):
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
     size: Annotated[
         str | None,
-        typer.Option(help=f"Size of the model: {listed(SIZES)}.", autocompletion=suggest(SIZES)),
+        typer.Option(
+            help=f"Size of the model: {listed(SIZES)} [default: what learns most in the time].",
+            autocompletion=suggest(SIZES),
+        ),
     ] = None
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
     settings: Annotated[
@@ -79,6 +83,7 @@ def train(options: TrainArguments) -> None:
 
         waitinfo train --out run --resume
     """
+    started = time.monotonic()  # before torch is loaded
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
     from waitinfo.training.run_folder import merge, settings_like
@@ -103,7 +108,7 @@ def train(options: TrainArguments) -> None:
     values = merge(values, read_toml(options.config) if options.config else {})
     values = merge(values, _given(flags))
     values = apply_settings(values, options.settings)
-    training.train(values, options.out, options.resume, _display(), options.config)
+    training.train(values, options.out, options.resume, _display(), options.config, started)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

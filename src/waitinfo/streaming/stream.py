@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from waitinfo.streaming.channel import Channel, Mark
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import Dials, Turn
+from waitinfo.streaming.lag import Dials, DialTurn
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import Scheduler
 
@@ -50,7 +50,7 @@ class Handle:
         return self._channel.memories.get(sentence, ())
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[DialTurn]:
         """Where the dial was turned to hold the lag, and to which value; the last ones."""
         controller = self._channel.controller
         return [] if controller is None else list(controller.turns)

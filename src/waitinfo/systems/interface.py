@@ -99,7 +99,7 @@ def sigmoid(values: Tensor) -> Tensor:
 def like(table: np.ndarray, other: Tensor) -> Tensor:
     """An array that does not change, of the same kind as another, and on the same device."""
     if is_tensor(other):
-        return _on_device(_Table(table), other.device)
+        return _on_device(_CachedTable(table), other.device)
     return table  # type: ignore[return-value]
 
 
@@ -108,7 +108,7 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "detach")
 
 
-class _Table:
+class _CachedTable:
     """A table as the key of a cache: arrays themselves cannot be compared."""
 
     def __init__(self, table: np.ndarray) -> None:
@@ -118,11 +118,11 @@ class _Table:
         return id(self.table)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Table) and other.table is self.table
+        return isinstance(other, _CachedTable) and other.table is self.table
 
 
 @lru_cache(maxsize=64)
-def _on_device(key: _Table, device: torch.device) -> Tensor:
+def _on_device(key: _CachedTable, device: torch.device) -> Tensor:
     import torch
 
     return torch.from_numpy(key.table).to(device)

@@ -9,6 +9,7 @@ a stream tokenize a word as soon as it is complete.
 from __future__ import annotations
 
 import io
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -22,7 +23,7 @@ import sentencepiece as spm
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import normalise
-from waitinfo.text.scripts import settled
+from waitinfo.text.scripts import UNSPACED, settled
 from waitinfo.text.special import BOS, EOS, NAMES, PAD, SPECIALS, UNK
 
 SPACE = "\u2581"
@@ -34,18 +35,20 @@ SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 @dataclass(frozen=True)
 class VocabularySpec:
-    """The value of `--vocab`: `bpe:SIZE` or `words:THRESHOLD`."""
+    """The value of `--vocab`: `bpe` (its size fits the text), `bpe:SIZE` or `words:THRESHOLD`."""
 
     kind: str
-    number: int
+    number: int  # 0: fits the text
 
     @classmethod
     def parse(cls, text: str) -> VocabularySpec:
         kind, _, number = text.partition(":")
+        if text == "bpe":
+            return cls(kind, 0)
         if kind not in ("bpe", "words") or not number.isdigit() or not 0 < int(number) < 1 << 31:
             raise WaitinfoError(
-                f"--vocab {text}: not understood; use bpe:SIZE (such as bpe:16000) "
-                "or words:THRESHOLD (such as words:5)"
+                f"--vocab {text}: not understood; use bpe (its size fits the text), bpe:SIZE "
+                "(such as bpe:16000) or words:THRESHOLD (such as words:5)"
             )
         return cls(kind, int(number))
 
@@ -265,11 +268,24 @@ def train_tokenizer(lines: Iterable[str], spec: VocabularySpec) -> tuple[Tokeniz
     lines = list(lines)
     if spec.kind == "words":
         return _train_words(lines, spec.number), None
+    size = spec.number or fitting_size(lines)
     try:
-        return _train_bpe(lines, spec.number), None
+        return _train_bpe(lines, size), None
     except VocabularyTooLarge as limit:
-        note = f"vocabulary reduced from {spec.number:,} to {limit.largest:,}: the text is small"
-        return _train_bpe(lines, limit.largest), note
+        note = f"vocabulary reduced from {size:,} to {limit.largest:,}: the text is small"
+        return _train_bpe(lines, limit.largest), note if spec.number else None
+
+
+def fitting_size(lines: Sequence[str]) -> int:
+    """A vocabulary whose pieces come often enough in a text to be learned.
+
+    It grows with the square root of the text, from 1,000 to 16,000 pieces. Single characters of
+    scripts without spaces are added: they are pieces, and most of them are rare.
+    """
+    words = sum(len(line.split()) + len(UNSPACED.findall(line)) // 2 for line in lines)
+    characters = len({char for line in lines for char in UNSPACED.findall(line)})
+    size = round(8 * math.sqrt(words) / 500) * 500
+    return max(1000, min(size, 16_000)) + characters
 
 
 def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
