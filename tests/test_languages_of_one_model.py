@@ -199,3 +199,27 @@ def test_other_models_have_one_direction(tmp_path: Path) -> None:
     assert loaded.between("de", None) is loaded and loaded.opening is None
     with pytest.raises(WaitinfoError, match="its target is en, not pt"):
         loaded.between(None, "pt")
+
+
+def test_a_server_offers_every_direction(tmp_path: Path) -> None:
+    testing = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
+    pytest.importorskip("fastapi", reason="needs the extra serve")
+    from waitinfo.serving.app import build_app
+    from waitinfo.serving.hub import Plan
+
+    saved(tmp_path / "published", "m2m100")
+    import_model(tmp_path / "published", tmp_path / "many", "float32")
+    plan = Plan(models=(tmp_path / "many",), streams=2, device="cpu", system="wait-k")
+    hub = plan.build()
+    assert len(hub.models.engines) == 1 and len(hub.models.main) == 6
+    with testing.TestClient(build_app(hub)) as client:
+        offered = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+        assert {code: set(targets) for code, targets in offered.items()} == {
+            "de": {"en", "pt"}, "en": {"de", "pt"}, "pt": {"de", "en"},
+        }  # fmt: skip
+        asked = {"q": "bab dudo geg.", "source": "en", "target": "pt"}
+        found = client.post("/translate", json=asked).json()["translatedText"]
+    loaded = load_model(tmp_path / "many", "cpu", system="wait-k").between("en", "pt")
+    assert found == Translator(loaded, streams=1).translate("bab dudo geg.")
+    few = Plan(models=plan.models, streams=1, device="cpu", offered=(("de",), ("en", "pt")))
+    assert [each.name for each in few.build().models] == ["many.de-en", "many.de-pt"]
