@@ -41,6 +41,12 @@ class TrainArguments(PluginOptions):
     settings: Annotated[
         list[str], typer.Option("--set", help="section.key=value, over the recipe.")
     ] = field(default_factory=list)
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="A model whose weights the run begins with; a veto trains its head alone.",
+        ),
+    ] = None
     like: Annotated[
         Path | None,
         typer.Option(help="Repeat this run, with what else is given: another --system or seed."),
@@ -81,6 +87,8 @@ def train(options: TrainArguments) -> None:
 
         waitinfo train --like run --system multipath --out multipath-run
 
+        waitinfo train --system veto --start-from run --data corpus --out veto
+
         waitinfo train --out run --resume
     """
     started = time.monotonic()  # before torch is loaded
@@ -95,6 +103,7 @@ def train(options: TrainArguments) -> None:
         "system": {"name": options.system} if options.system else None,
         "training": _given(
             {
+                "start_from": None if options.start_from is None else str(options.start_from),
                 "max_minutes": options.max_minutes,
                 "pause_minutes": options.pause_minutes,
                 "compile": options.compile or None,

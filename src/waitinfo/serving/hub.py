@@ -26,6 +26,7 @@ from waitinfo.serving.guards import (
     check_origin,
     find_key,
 )
+from waitinfo.serving.hearing import VOICES, Hearing
 from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
@@ -54,11 +55,13 @@ class Hub:
         settings: Settings | None = None,
         keys: Keys | None = None,
         metrics: Metrics | None = None,
+        hearing: Hearing | None = None,
     ) -> None:
         self.models = models
         self.settings = settings or Settings()
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
+        self.hearing = hearing or Hearing(self.metrics)
         self.rooms = Rooms(self.settings.watchers)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self._large: Counter[str] = Counter()  # requests by address
@@ -216,6 +219,8 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)  # of the system
     offered: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a model of many languages
     plugins: tuple[Path, ...] = ()
+    recogniser: str | None = None  # None: the default one, once somebody speaks
+    voices: int = VOICES  # audio streams at a time
     keys: tuple[KeyLimits, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
@@ -242,4 +247,8 @@ class Plan:
             served.translator.warm_up()
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
-        return Hub(models, self.limits, Keys(self.keys), metrics)
+        hearing = Hearing(metrics, self.recogniser, self.voices, self.settings.retry)
+        if self.recogniser is not None:
+            hearing.load()
+            log("ready", recogniser=self.recogniser, voices=self.voices)
+        return Hub(models, self.limits, Keys(self.keys), metrics, hearing)

@@ -66,6 +66,14 @@ class Translator:
         if lag is not None:
             self.dials.controller(lag)  # raise errors now
 
+    def __repr__(self) -> str:
+        languages = self.loaded.languages
+        pair = f", {languages.source} → {languages.target}" if languages.source else ""
+        return (
+            f"<Translator {str(self.loaded.folder)!r}: {self.system.name}{pair} on {self.device}, "
+            f"{self.open_streams} of {self.streams} streams open>"
+        )
+
     @property
     def device(self) -> torch.device:
         return self.loaded.model.device

@@ -7,7 +7,7 @@ policy's method is marked with `for_arrays`. A policy pays only for what it list
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -77,6 +77,32 @@ def lookup(table: np.ndarray, tokens: Tensor) -> Tensor:
 def largest(values: Tensor) -> Tensor:
     """The largest along the last dimension: [..., N] -> [...]."""
     return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
+
+
+def two_largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest along the last dimension, and the largest of the others: [B, N] -> [B] each."""
+    if is_tensor(values):
+        first, second = values.topk(2).values.unbind(-1)
+        return first, second
+    array: np.ndarray = values.copy()  # type: ignore[attr-defined]
+    rows, places = np.arange(len(array)), array.argmax(-1)
+    first = array[rows, places]
+    array[rows, places] = -np.inf
+    return first, array.max(-1)  # type: ignore[return-value]
+
+
+def exact(values: Tensor) -> Tensor:
+    """In float64."""
+    return values.double() if is_tensor(values) else np.asarray(values, np.float64)  # type: ignore[return-value]
+
+
+def columns(values: Sequence[Tensor]) -> Tensor:
+    """[B] each -> [B, N] float64."""
+    if is_tensor(values[0]):
+        import torch
+
+        return torch.stack([value.double() for value in values], -1)
+    return np.stack(values, -1).astype(np.float64)  # type: ignore[return-value]
 
 
 def smaller(a: Tensor, b: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.trained.policy import read_policy, write_policy
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
@@ -96,6 +97,8 @@ def save_model(
         fresh.mkdir(parents=True)
         _save_narrow(fresh, weights, dtype, part_bytes, inputs or {})
         vocabulary.save(fresh)
+        if system.tensors:
+            write_policy(fresh, system.tensors)
         config = {
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
@@ -104,6 +107,23 @@ def save_model(
             "system": {"name": system.name, **asdict(system.options)},
             "model": asdict(model.config),
         }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def save_policy(model: Path, folder: Path, system: System) -> None:
+    """Write a copy of a model folder that decides by another system, with what that needs."""
+    fresh = folder.parent / f".{folder.name}.partial"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        for path in [*model.glob("model*.safetensors"), *model.glob("*.model")]:
+            shutil.copyfile(path, fresh / path.name)
+        write_policy(fresh, system.tensors)
+        config = read_config(model)
+        config["system"] = {"name": system.name, **asdict(system.options)}
         (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         swap_folder(fresh, folder)
     except OSError as error:
@@ -148,15 +168,16 @@ def load_model(
     chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
+    chosen.adopt(read_policy(folder), model_config)
     if device == "auto":
         # Integer arithmetic is for CPUs.
         device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
     try:
         on_cpu = torch.device(device).type == "cpu"
     except (RuntimeError, TypeError):
-        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+        raise WaitinfoError(f"device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     if dtype == "int8" and not on_cpu:
-        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
+        raise WaitinfoError("dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
         stored = load_stored(folder)
         if dtype == AUTO:
@@ -175,7 +196,7 @@ def load_model(
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+        raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
     tokens = _language_tokens(config, folder)
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages, tokens)

@@ -13,6 +13,7 @@ from waitinfo.training.checkpoint import load_newest
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, SilentDisplay
 from waitinfo.training.distributed import join_processes
+from waitinfo.training.head_run import train_head, trains_head
 from waitinfo.training.run_folder import begin_run, full_settings, stop_politely
 from waitinfo.training.trainer import Trainer
 
@@ -31,6 +32,8 @@ def train(
     """
     started = time.monotonic() if started is None else started
     settings, _ = full_settings(values, out, resume)
+    if trains_head(settings):
+        return train_head(settings, out, resume, display or LineDisplay(), recipe)
     with join_processes(RunConfig.from_values(settings).training.device) as processes:
         display = (display or LineDisplay()) if processes.leads else SilentDisplay()
         with begin_run(values, out, resume, recipe, processes) as (run, corpus):
