@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from waitinfo.model.native.weights import return_freed_memory
 from waitinfo.model.stored import load_stored
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
-from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
 from waitinfo.trained.policy import read_policy, write_policy
@@ -47,6 +47,7 @@ class LoadedModel:
     vocabulary: Vocabulary
     folder: Path
     languages: Languages = UNKNOWN
+    language_tokens: dict[str, int] = field(default_factory=dict)  # of a model of many languages
 
     def __post_init__(self) -> None:
         self.system.prepare(self.vocabulary)
@@ -56,6 +57,32 @@ class LoadedModel:
         """The model, which was loaded to compute with floats."""
         assert not isinstance(self.model, IntegerModel)
         return self.model
+
+    @property
+    def opening(self) -> Opening | None:
+        """The tokens of the two languages, where the model needs them."""
+        if not self.language_tokens:
+            return None
+        if self.languages.source is None or self.languages.target is None:
+            raise WaitinfoError(
+                f"{self.folder}: translates between {len(self.language_tokens)} languages; "
+                "give two of them with --from and --to"
+            )
+        codes = self.languages.source, self.languages.target
+        return Opening(*(self.language_tokens[code] for code in codes))
+
+    def between(self, source: str | None, target: str | None) -> LoadedModel:
+        """The same model from one language to another; None leaves a side as it is."""
+        wanted = {"source": source, "target": target}
+        changes = {side: code for side, code in wanted.items() if code is not None}
+        if self.language_tokens:
+            changes = {side: find_code(c, self.language_tokens) for side, c in changes.items()}
+            return replace(self, languages=replace(self.languages, **changes))
+        known = asdict(self.languages)
+        for side, code in changes.items():
+            if known[side] not in (None, code):
+                raise WaitinfoError(f"{self.folder}: its {side} is {known[side]}, not {code}")
+        return self
 
 
 def save_model(
@@ -68,10 +95,11 @@ def save_model(
     part_bytes: int | None = None,
     languages: Languages = UNKNOWN,
     inputs: dict[str, Tensor] | None = None,
+    language_tokens: dict[str, int] | None = None,
 ) -> None:
     """Write a model folder; an existing one is replaced only once the new one is complete.
 
-    inputs: what `measure_inputs` returns, for int8.
+    inputs: what `measure_inputs` returns, for int8. language_tokens: of a model of many languages.
     """
     if dtype not in STORED:
         raise unknown("weights dtype", dtype, STORED)
@@ -87,6 +115,7 @@ def save_model(
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
             **languages.entry(),
+            **({"language_tokens": language_tokens} if language_tokens else {}),
             "system": {"name": system.name, **asdict(system.options)},
             "model": asdict(model.config),
         }
@@ -181,7 +210,18 @@ def load_model(
         reason = " ".join(str(error).split())[:300]
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
-    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
+    tokens = _language_tokens(config, folder)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages, tokens)
+
+
+def _language_tokens(config: dict[str, Any], folder: Path) -> dict[str, int]:
+    found = config.get("language_tokens", {})
+    size = config["model"].get("source_vocabulary", 0)
+    if isinstance(found, dict) and all(
+        isinstance(token, int) and 0 <= token < size for token in found.values()
+    ):
+        return found
+    raise WaitinfoError(f"{folder / CONFIG}: language_tokens must name tokens by language")
 
 
 def _build_model(
