@@ -26,6 +26,7 @@ from waitinfo.serving.guards import (
     check_origin,
     find_key,
 )
+from waitinfo.serving.hearing import VOICES, Hearing
 from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
@@ -55,17 +56,21 @@ class Hub:
         settings: Settings | None = None,
         keys: Keys | None = None,
         metrics: Metrics | None = None,
+        hearing: Hearing | None = None,
     ) -> None:
         self.models = models
         self.settings = settings or Settings()
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
+        self.hearing = hearing or Hearing(self.metrics)
         self.rooms = Rooms(self.settings.watchers)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self._large: Counter[str] = Counter()  # requests by address
         self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
-        self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
+        self.keys.share(
+            self.settings.address_streams, sum(m.translator.streams for m in models.engines)
+        )
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.pins = Pins()
         self.draining = False
@@ -216,7 +221,10 @@ class Plan:
     dtype: str = "auto"
     system: str | None = None  # of all models; None: each one's own
     options: dict[str, Any] = field(default_factory=dict)  # of the system
+    offered: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a model of many languages
     plugins: tuple[Path, ...] = ()
+    recogniser: str | None = None  # None: the default one, once somebody speaks
+    voices: int = VOICES  # audio streams at a time
     keys: tuple[KeyLimits, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
@@ -237,10 +245,14 @@ class Plan:
         load_plugins(self.plugins)
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
-            self.options,
+            self.options, self.offered,
         )  # fmt: skip
-        for served in models:  # before any client, so that /readyz means that it is fast
+        for served in models.engines:  # before any client, so that /readyz means that it is fast
             served.translator.warm_up()
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
-        return Hub(models, self.limits, Keys(self.keys), metrics)
+        hearing = Hearing(metrics, self.recogniser, self.voices, self.settings.retry)
+        if self.recogniser is not None:
+            hearing.load()
+            log("ready", recogniser=self.recogniser, voices=self.voices)
+        return Hub(models, self.limits, Keys(self.keys), metrics, hearing)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, WebSocket
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
 from waitinfo.serving.connection import Connection, Live, Stopped
+from waitinfo.serving.hearing import Ear
 from waitinfo.serving.logs import log
 from waitinfo.serving.models import Served
 from waitinfo.serving.rooms import Claim, Seat
@@ -36,6 +37,8 @@ class StreamConnection(Connection):
             await self.error("start", "no start message came", None, fatal=True)
             return "idle"
         served, languages = live.served, live.served.languages
+        if start.audio is not None:
+            self.ear = await self.hub.hearing.open(self.client, languages, start.audio)
         await self.wire.send(
             protocol.Started(
                 model=served.name,
@@ -50,7 +53,8 @@ class StreamConnection(Connection):
             )
         )
         log("started", logging.DEBUG, model=served.name, system=served.system.name)
-        await self.both(live, self._write(live, start.trace))
+        listening = () if self.ear is None else (self._hear(live, self.ear),)
+        await self.both(live, self._write(live, start.trace), *listening)
         return "end"
 
     def _ticket(self) -> str | None:
@@ -108,18 +112,36 @@ class StreamConnection(Connection):
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
             case protocol.Text(text=words, id=mark, at=at):
+                if self.ear is not None and self.ear.begun:
+                    raise WaitinfoError("text has to come before the audio of a stream")
                 return await live.text(words, mark, at)
             case protocol.Set(k=k, lag=lag):
                 live.set(k, lag)
             case protocol.Flush(id=mark):
-                await live.flush(mark)
+                await self._flush(live, mark)
             case protocol.End():
-                await live.end()
+                await (live if self.ear is None else self.ear).end()
             case protocol.StatsRequest():
                 await self.wire.send(live.stats())
             case protocol.Start():
                 raise protocol.Malformed("the stream has been started already")
         return 0.0
+
+    async def _flush(self, live: Live, mark: int | None) -> None:
+        if self.ear is not None and self.ear.begun:
+            self.ear.flush(mark)
+        else:
+            await live.flush(mark)
+
+    async def audio(self, live: Live, data: bytes) -> float:
+        if self.ear is None:
+            return await super().audio(live, data)
+        live.stir()
+        return await self.ear.take(data)
+
+    async def _hear(self, live: Live, ear: Ear) -> None:
+        async for message in ear.messages(live):
+            await self.wire.send(message)
 
     async def _write(self, live: Live, trace: bool) -> None:
         async for found in live.updates(trace):
