@@ -170,9 +170,7 @@ def test_packed_folders(folder: Path, tmp_path: Path) -> None:
     """Floats ignore preparations; integers use them, and do without where there are none."""
     packed = pack(folder, tmp_path / "p")
     stored = load_stored(packed)
-    plain = {
-        name: array for name, array in stored.items() if not name.endswith((CENTER, REPEATED))
-    }
+    plain = {name: array for name, array in stored.items() if not name.endswith((CENTER, REPEATED))}
     assert len(plain) < len(stored)
     weights = load_model(folder, "cpu").model.weights()
     without = quantize({name: tensor.float().numpy() for name, tensor in weights.items()})
