@@ -22,6 +22,7 @@ from waitinfo.serving.rooms import Seat
 from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 from waitinfo.streaming.asynchronous import AsyncStream
+from waitinfo.streaming.remote import EngineGone
 from waitinfo.streaming.replay import ReplayError
 from waitinfo.text.scripts import PILE
 
@@ -262,6 +263,8 @@ class Connection(ABC):
             reason = "idle"
         except Stopped:
             reason = self._why
+        except EngineGone:
+            reason = "closing"
         except Refusal as refusal:
             reason = "full"
             self.hub.refuse(refusal)
@@ -349,6 +352,8 @@ class Connection(ABC):
         """One message. A bad one is answered with an error, and the stream lives on."""
         try:
             wait = await self.message(live, await self.wire.receive())
+        except EngineGone:
+            raise
         except WaitinfoError as error:
             code = error.code if isinstance(error, Malformed) else "refused"
             await self.complain(code, str(error))

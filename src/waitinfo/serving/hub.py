@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
+from waitinfo.serving.engine import EngineLink
 from waitinfo.serving.guards import (
     IN_URL,
     MANY,
@@ -29,7 +30,7 @@ from waitinfo.serving.guards import (
 from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import COMPARED, Models, Served, load_models
+from waitinfo.serving.models import COMPARED, Models, Served, load_models, remote_models
 from waitinfo.serving.rooms import Rooms, Tickets, find_ticket
 from waitinfo.serving.settings import Settings
 from waitinfo.systems import load_plugins
@@ -227,16 +228,26 @@ class Plan:
         connections = max(self.settings.connections, 2 * self.capacity)
         return replace(self.settings, connections=connections)
 
-    def build(self) -> Hub:
-        """Load the models."""
-        metrics = Metrics()
+    def load(self, metrics: Metrics) -> Models:
+        """Load the models, and let them do everything once: `/readyz` means that it is fast."""
         load_plugins(self.plugins)
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options,
         )  # fmt: skip
-        for served in models:  # before any client, so that /readyz means that it is fast
+        for served in models:
             served.translator.warm_up()
+        return models
+
+    def build(self, link: EngineLink | None = None) -> Hub:
+        """A server, with its models or with a link to the process that has loaded them."""
+        metrics = Metrics()
+        if link is None:
+            models = self.load(metrics)
+        else:
+            load_plugins(self.plugins)
+            models = remote_models(link, self.models, metrics, self.system, self.options)
+        for served in models:
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
         return Hub(models, self.limits, Keys(self.keys), metrics)

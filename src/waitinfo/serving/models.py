@@ -6,17 +6,20 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.serving.engine import EngineLink
 from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
+from waitinfo.streaming.remote import RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import Languages
-from waitinfo.trained.folder import find_model
+from waitinfo.trained.folder import describe, find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 COMPARED = ("wait-k", "full")  # systems beside a model's own, to see them side by side
@@ -41,6 +44,8 @@ class Served:
 
     @property
     def free(self) -> int:
+        if not self.translator.alive:
+            return 0
         return self.translator.streams - self.translator.open_streams
 
     def open(
@@ -88,9 +93,10 @@ class Served:
 class Models:
     """All models of a server by name, each under its own system and maybe others."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[Served], link: EngineLink | None = None) -> None:
         if not served:
             raise WaitinfoError("a server needs at least one model")
+        self._link = link  # to the process of the engine, if it is another one
         self._served: dict[str, dict[str, Served]] = {}
         for each in served:
             self._served.setdefault(each.name, {}).setdefault(each.system.name, each)
@@ -122,7 +128,18 @@ class Models:
                 return each
         return None
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine."""
+        return all(each.translator.alive for each in self)
+
+    async def start(self) -> None:
+        if self._link is not None:
+            await self._link.start()
+
     def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
         for each in self:
             each.server.close()
 
@@ -157,11 +174,36 @@ def load_models(
 
 
 def serve_model(name: str, loaded: LoadedModel, metrics: Metrics, streams: int) -> Served:
-    translator = Translator(loaded, streams, observer=EngineObserver(metrics, name))
-    both = loaded.vocabulary.source.model + loaded.vocabulary.target.model
+    return served_by(name, Translator(loaded, streams, observer=EngineObserver(metrics, name)))
+
+
+def served_by(name: str, translator: Translator) -> Served:
+    vocabulary = translator.vocabulary
+    both = vocabulary.source.model + vocabulary.target.model
     return Served(
         name, translator, AsyncTranslator(translator), hashlib.sha256(both).hexdigest()[:12]
     )
+
+
+def remote_models(
+    link: EngineLink,
+    paths: Sequence[Path | None],
+    metrics: Metrics,
+    system: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Models:
+    """The models that the process of an engine has loaded."""
+    folders = {_name(folder): folder for folder in map(find_model, paths or (None,))}
+    served = []
+    for number, facts in enumerate(link.meet()):
+        model = describe(folders[facts.name], system, options or {})
+        if facts.system != model.system.name:
+            model = dataclasses.replace(model, system=build_system(facts.system))
+        observer = EngineObserver(metrics, facts.name)
+        scheduler = RemoteScheduler(facts, partial(link.send, number), observer)
+        link.schedulers.append(scheduler)
+        served.append(served_by(facts.name, RemoteTranslator(model, scheduler)))
+    return Models(served, link)
 
 
 def _others(name: str, loaded: LoadedModel, metrics: Metrics, streams: int) -> list[Served]:

@@ -21,10 +21,10 @@ from waitinfo.model.native.weights import return_freed_memory
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
-from waitinfo.systems import System, build_system
+from waitinfo.systems import System
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.text.tokenizer import Vocabulary
-from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.trained.folder import CONFIG, FORMAT, choose_system, read_config, resolve_model
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
@@ -116,7 +116,7 @@ def load_model(
     if dtype not in (AUTO, *STORED):
         raise unknown("dtype", dtype, (AUTO, *STORED))
     config = read_config(folder)
-    chosen = _choose_system(config["system"], system, options or {})
+    chosen = choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
     if device == "auto":
@@ -161,11 +161,3 @@ def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> 
     weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
     model.load_weights(weights, assign=True)
     return model.to(DTYPES[dtype])
-
-
-def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
-    """Build the stored system with overridden options, or another with the given options only."""
-    own = {key: value for key, value in stored.items() if key != "name"}
-    if name is None or name == stored["name"]:
-        return build_system(stored["name"], {**own, **options})
-    return build_system(name, options)
