@@ -26,10 +26,10 @@ import tests.serving  # noqa: F401 (skips where the extra is missing)
 import waitinfo
 from tests.streams import record, toy_model, wait_for
 from waitinfo import AsyncTranslator, Client, Translator, WaitinfoError
+from waitinfo.streaming import host, remote
 from waitinfo.streaming.host import Host
 from waitinfo.streaming.remote import EngineGone, RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
-from waitinfo.streaming.scheduler import QUEUE
 from waitinfo.trained.folder import Description, bundled_models
 
 TEXT = "ba be bi. bo bu da de di do du? Da bo, be ba bu bi! di do ba"
@@ -151,11 +151,16 @@ def test_wrong_uses_are_told_at_once() -> None:
     run(check)
 
 
-def test_a_reader_that_does_not_read_holds_its_stream_up() -> None:
+def test_a_reader_that_does_not_read_holds_its_stream_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = 64
+    monkeypatch.setattr(host, "QUEUE", queue)
+    monkeypatch.setattr(remote, "CREDIT", queue // 4)
+
     async def check() -> None:
         with pair() as both:
+            both.engine._scheduler.queue = queue
             stream, other = both.streams.stream(1), both.streams.stream(1)
-            words = "ba be bi bo bu da de di do du. " * (QUEUE // 8)
+            words = "ba be bi bo bu da de di do du. " * (queue // 4)
             await stream.push(words, wait=False)
             await stream.finish(wait=False)
             channel, before = stream._channel, -1
@@ -163,7 +168,7 @@ def test_a_reader_that_does_not_read_holds_its_stream_up() -> None:
                 before = len(channel.events)
                 await other.push("ba")
                 await asyncio.sleep(0.3)
-            assert QUEUE <= before < 2 * QUEUE
+            assert queue <= before < 2 * queue
             found = [event async for event in stream]
             with Translator(toy_model(), 1).stream(1, history=0) as local:
                 assert record(found) == record(local.push(words) + local.finish())

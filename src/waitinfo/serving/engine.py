@@ -11,6 +11,7 @@ import asyncio
 import pickle
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -53,8 +54,10 @@ def serve_front(connection: socket.socket, hosts: Callable[[Callable[[Any], None
                 facts: Sequence[Facts]) -> None:  # fmt: skip
     """Serve the process with the sockets until it is gone."""
 
+    lock = threading.Lock()  # each model has a thread that sends
+
     def send(message: Any) -> None:
-        with suppress(OSError):  # it is gone, which `recv` tells
+        with lock, suppress(OSError):  # it is gone, which `recv` tells
             connection.sendall(packed(message))
 
     served, messages = hosts(send), Messages()
