@@ -1,4 +1,4 @@
-"""Abuse beside load: python benchmarks/abuse.py [--quick] [--clients 200] [--only NAME] [--part M/N]
+"""Abuse beside load: python benchmarks/abuse.py [--quick] [--only NAME] [--part 1/3]
 
 Polite clients send 3 words a second each, as in `serve.py`. Beside them runs each attack in turn,
 from an address of its own behind a trusted proxy. The 95th percentile of the polite clients' delay

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.conftest import tiny_config
@@ -15,9 +16,11 @@ from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
 from waitinfo.systems import SYSTEMS, Dial, System, build_system
+from waitinfo.systems.head import Head
 from waitinfo.systems.networks.mma import MonotonicAttention
 from waitinfo.systems.networks.moe import ExpertAttention
 from waitinfo.systems.policy import Policy
+from waitinfo.systems.veto import NUMBERS, Veto
 from waitinfo.text.special import EOS
 
 EngineKind = Callable[..., Engine]
@@ -97,7 +100,27 @@ class Inquirer(System):
         return torch.stack([(lag + 2 * before) / 4, step.tokens.double()], -1)
 
 
-OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Inquirer)}
+def random_head(seed: int = 0, width: int = 32) -> Head:
+    """One that writes about half of the tokens at a risk of 0.5."""
+    draw = np.random.default_rng(seed)
+    shapes = (width, 8), (NUMBERS, 8), (8,), (8,), (1,)
+    scales = 1.0, 0.1, 0.5, 0.5, 0.1
+    parts = [draw.normal(scale=c, size=shape) for c, shape in zip(scales, shapes, strict=True)]
+    return Head(*parts)
+
+
+class Judge(Veto):
+    """A veto with a head."""
+
+    name = "judge"
+    asks = ("logits", "states")
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        super().__init__({"risk": 0.5, "keep": 0.5, **(options or {})})
+        self.head = random_head()
+
+
+OWN: dict[str, type[System]] = {kind.name: kind for kind in (RejectOddTokens, Inquirer, Judge)}
 NAMES = [*SYSTEMS, *OWN]
 
 

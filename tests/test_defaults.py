@@ -62,7 +62,7 @@ def test_a_large_corpus_and_a_long_run_get_the_stock_settings() -> None:
 def test_nothing_given_is_chosen() -> None:
     given = {
         "batch_tokens": 111, "updates": 22, "lr": 3.0, "warmup": 4, "validate_every": 5,
-        "log_every": 6, "validate_sentences": 7, "threads": 8, "max_minutes": 9,
+        "log_every": 6, "validate_sentences": 7, "ema_decay": 0.9, "threads": 8, "max_minutes": 9,
     }  # fmt: skip
     system = {"name": "wait-info", "whole_source_updates": 10}
     chosen = choose(replace(SMALL, threads=1, speed=SLOW), system, **given)
@@ -86,6 +86,7 @@ def test_a_short_run_gets_a_short_warm_up_short_stages_and_enough_updates() -> N
     expected = int(24 / (0.01 + 256e-4))
     assert chosen["expected_updates"] == expected == 674
     assert chosen["training"]["warmup"] == 134
+    assert chosen["training"]["ema_decay"] == round(1 - 10 / 674, 4)
     assert chosen["training"]["validate_every"] == 67 and chosen["training"]["log_every"] == 33
     assert chosen["training"]["validate_sentences"] == 150
     assert chosen["system"] == {"whole_source_updates": 168}
@@ -121,8 +122,6 @@ def test_recipes_mean_what_they_say(recipe: Path, system: str) -> None:
     """Only the number of threads is chosen for a recipe, and stages that would fill its run."""
     given = tomllib.loads(recipe.read_text("utf-8"))
     given = {**given, "data": "x", "system": given.get("system", {}) | {"name": system}}
-    if recipe.name == "tiny.toml" and system != "wait-info":
-        pytest.skip("a recipe for wait-info")
     run = RunConfig.from_values(given)
     for circumstances in (LARGE, SMALL):
         chosen = choose_settings(run, given_names(given), replace(circumstances, speed=SLOW))
@@ -236,7 +235,7 @@ def test_what_was_chosen_is_recorded_and_a_resumed_run_keeps_it(
 def test_a_run_from_before_settings_were_chosen_goes_on_with_the_stock_ones(
     toy_corpus: Path, tmp_path: Path
 ) -> None:
-    given = values(toy_corpus, updates=5)
+    given = values(toy_corpus, updates=5, ema_decay=0.999)
     train(given, tmp_path / "run", display=SilentDisplay())
     file = tmp_path / "run" / "run.json"
     record = json.loads(file.read_text())

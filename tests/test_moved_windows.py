@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import Inquirer, recorded_engine
+from tests.engines import Inquirer, Judge, recorded_engine
 from tests.streams import WORDS, calibration, record, toy_model
 from waitinfo import Event, Translator, WaitinfoError
 from waitinfo.streaming.lag import GAIN, SPAN, STEP, LagController
@@ -132,6 +132,11 @@ def test_every_kind_of_attention_continues(system: str) -> None:
 )
 def test_every_policy_continues(system: str, k: float) -> None:
     assert interrupt_everywhere(translator(system), plain(5, 14), "none:8", every=7, k=k) > 1
+
+
+def test_a_head_continues() -> None:
+    server = Translator(replace(toy_model("wait-info"), system=Judge()), streams=4, capacity=24)
+    assert interrupt_everywhere(server, plain(5, 14), "none:8", every=7, k=1.0) > 1
 
 
 @pytest.mark.parametrize("recorded", [False, True])

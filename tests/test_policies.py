@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import tiny_config
-from tests.engines import restless, sentences
+from tests.engines import Judge, random_head, restless, sentences
 from tests.oracle import Unfinished, batch_of, literal_weights, uncached_decodes
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
@@ -20,6 +20,7 @@ from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.recorded import recordable
 from waitinfo.systems import PolicyState, System, build_system
 from waitinfo.systems.gma import GMA
+from waitinfo.systems.head import Head
 from waitinfo.systems.punctuation import is_mark
 from waitinfo.text.special import BOS, EOS, PAD
 
@@ -38,8 +39,8 @@ class Begun:
         self.rereads = model.config.encoder == "bidirectional"
 
     @torch.no_grad()
-    def probabilities(self, read: int) -> dict[int, float]:
-        """Of the next token, if its position sees so much of what was read.
+    def _decode(self, read: int) -> torch.Tensor:
+        """The state of the next token, if its position sees so much of what was read.
 
         If the encoder sees both directions: of a sentence that consists of it.
         """
@@ -50,8 +51,15 @@ class Begun:
         source = self.model.embed_source(torch.tensor([seen]))
         encoded = self.model.encode(source, torch.tensor([len(seen)]))
         target = self.model.embed_target(torch.tensor([[BOS, *self.written]]))
-        states = self.model.decode(target, encoded, torch.tensor([path])).states
-        scores = self.model.logits(states[0, -1]).tolist()
+        return self.model.decode(target, encoded, torch.tensor([path])).states[0, -1]
+
+    def state(self, read: int) -> list[float]:
+        return self._decode(read).tolist()
+
+    @torch.no_grad()
+    def probabilities(self, read: int) -> dict[int, float]:
+        """Of the next token."""
+        scores = self.model.logits(self._decode(read)).tolist()
         shares = {t: math.exp(s) for t, s in enumerate(scores) if t not in (PAD, BOS)}
         return {token: share / sum(shares.values()) for token, share in shares.items()}
 
@@ -93,15 +101,44 @@ def sure(least: float) -> Rule:
     return lambda now: max(now.probabilities(now.read).values()) >= least
 
 
-def vetoed(k: float, rate: float, keep: float, most: float, info: bool) -> Rule:
+Sees = Callable[["Begun", list[float]], bool]
+
+
+def agrees(now: Begun, _: list[float]) -> bool:
+    return now.read > 1 and now.best(now.read) == now.best(now.read - 1)
+
+
+def judged(head: Head, risk: float) -> Sees:
+    """The head's arithmetic, number by number."""
+    weights = {name: value.tolist() for name, value in vars(head).items()}
+
+    def sees(now: Begun, numbers: list[float]) -> bool:
+        shares = sorted(now.probabilities(now.read).values())
+        inputs = [*now.state(now.read), shares[-1], shares[-2], *numbers]
+        rows = [*weights["from_states"], *weights["from_numbers"]]
+        total = weights["out_bias"][0]
+        for unit, bias in enumerate(weights["bias"]):
+            hidden = bias + sum(x * row[unit] for x, row in zip(inputs, rows, strict=True))
+            total += max(0.0, hidden) * weights["out"][unit]
+        return 1 / (1 + math.exp(-total)) <= risk
+
+    return sees
+
+
+def vetoed(
+    k: float, rate: float, keep: float, most: float, info: bool, certain: Sees = agrees
+) -> Rule:
     """Its memory is worked out again from the path that it has written so far."""
+
+    def amounts(now: Begun, written: int, read: int) -> tuple[float, float]:
+        source = now.model.embed_source(torch.tensor([now.tokens[:read]])).info
+        target = now.model.embed_target(torch.tensor([[BOS, *now.written[:written]]])).info
+        return source.sum().item(), target.sum().item() - 1
 
     def margin(now: Begun, written: int, read: int) -> float:
         received, used = float(read), float(written)
         if info:
-            source = now.model.embed_source(torch.tensor([now.tokens[:read]])).info
-            target = now.model.embed_target(torch.tensor([[BOS, *now.written[:written]]])).info
-            received, used = source.sum().item(), target.sum().item() - 1
+            received, used = amounts(now, written, read)
         return received - rate * used - k
 
     def rule(now: Begun) -> bool:
@@ -110,7 +147,11 @@ def vetoed(k: float, rate: float, keep: float, most: float, info: bool) -> Rule:
         kept = margin(now, written - 1, now.path[-1]) if written else 0
         if spare < 0 or spare < keep * kept or now.read < written + 2:
             return False
-        return spare >= most or (now.read > 1 and now.best(now.read) == now.best(now.read - 1))
+        received, used = amounts(now, written, now.read) if info else (0.0, 0.0)
+        begin = 1 / (1 + now.read), 1 / (1 + written)
+        lag = now.read - written
+        numbers = [spare, kept, received - used, lag, now.read, written, *begin]
+        return spare >= most or certain(now, numbers)
 
     return rule
 
@@ -272,6 +313,16 @@ def test_veto_equals_brute_force(
     system = build_system("veto", {"rate": rate, "keep": keep, "most": most})
     rule = vetoed(1.0, rate, keep, most, model.source_info is not None)
     check_rule(model, system, 1.0, rule, guard=True, waits=most > 1)
+
+
+@pytest.mark.parametrize("kind", [{"info": "attention"}, {"encoder": "bidirectional"}])
+def test_a_head_equals_brute_force(tiny_model, kind: dict) -> None:
+    model = restless(tiny_model(seed=5, **kind))
+    system, rule = (
+        Judge(),
+        vetoed(1.0, 1.0, 0.5, 5.0, model.source_info is not None, judged(random_head(), 0.5)),
+    )
+    check_rule(model, system, 1.0, rule, guard=True)
 
 
 def test_veto_trains_without_info_along_wait_k() -> None:

@@ -30,7 +30,7 @@ from waitinfo.streaming import host, remote
 from waitinfo.streaming.host import Host
 from waitinfo.streaming.remote import EngineGone, RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
-from waitinfo.trained.folder import Description, bundled_models
+from waitinfo.trained.folder import bundled_models
 
 TEXT = "ba be bi. bo bu da de di do du? Da bo, be ba bu bi! di do ba"
 
@@ -40,8 +40,7 @@ class Pair:
 
     def __init__(self, streams: int = 4) -> None:
         self.engine = Translator(toy_model(), streams)
-        loaded = self.engine.loaded
-        model = Description(loaded.system, loaded.vocabulary, loaded.folder, loaded.languages)
+        model = self.engine.loaded.without_weights()
         self.loop = asyncio.get_running_loop()
         self.orders = self.reports = 0
         self.scheduler = RemoteScheduler(Host.facts("toy", self.engine), self._order)

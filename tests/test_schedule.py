@@ -10,7 +10,7 @@ import pytest
 
 from tests.training_runs import FakeTime
 from waitinfo.training.config import TrainingConfig
-from waitinfo.training.schedule import Clock, learning_rate, next_progress
+from waitinfo.training.schedule import RunClock, learning_rate, next_progress
 
 
 def test_inverse_square_root_is_the_textbooks() -> None:
@@ -53,7 +53,7 @@ def test_a_timed_run_warms_up_as_told_if_there_is_time() -> None:
 
 def test_clock_leaves_time_to_end() -> None:
     time = FakeTime(100.0)
-    clock = Clock(TrainingConfig(max_minutes=2, pause_minutes=1), time, spent=30.0)
+    clock = RunClock(TrainingConfig(max_minutes=2, pause_minutes=1), time, spent=30.0)
     assert clock.reserve == pytest.approx(12.0), "a guess before anything is known"
     time.passes(2.0)
     clock.updated()  # an update of two seconds
@@ -71,14 +71,14 @@ def test_clock_leaves_time_to_end() -> None:
 
 
 def test_an_end_that_takes_long_leaves_half_of_the_time() -> None:
-    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
+    clock = RunClock(TrainingConfig(max_minutes=2), FakeTime())
     clock.took("validation", 1.0)
     clock.took("checkpoint", 300.0)
     assert clock.reserve == 60.0
 
 
 def test_clock_forgets_a_slow_checkpoint() -> None:
-    clock = Clock(TrainingConfig(max_minutes=2), FakeTime())
+    clock = RunClock(TrainingConfig(max_minutes=2), FakeTime())
     for seconds, expected in ((1.0, 1.0), (9.0, 9.0), (1.0, 5.0), (1.0, 3.0), (4.0, 4.0)):
         clock.took("checkpoint", seconds)
         assert clock.durations["checkpoint"] == pytest.approx(expected)

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import normalise
 from waitinfo.text.special import SPECIALS, UNK
-from waitinfo.text.tokenizer import Tokenizer, Vocabulary, VocabularySpec, train_tokenizer
+from waitinfo.text.tokenizer import (
+    Tokenizer,
+    Vocabulary,
+    VocabularySpec,
+    fitting_size,
+    train_tokenizer,
+)
 
 LINES = [f"der Hund {a} läuft {b} schnell" for a in "abcdefgh" for b in "uvwxyz"]
 
@@ -48,6 +54,24 @@ def test_large_vocabulary_is_reduced_with_a_note() -> None:
     assert note is not None and "reduced from 16,000" in note
 
 
+@pytest.mark.parametrize(
+    ("lines", "size"),
+    [
+        (["ein Wort"] * 10, 1000),
+        (["der Hund bellt heute laut"] * 16_000, 2500),  # 8 times the root of 80,000: 2,263
+        (["a b c d e f g h i j"] * 500_000, 16_000),
+        (["猫と犬"] * 120_000, 4003),  # 1 and 3 // 2 words a line, and three characters
+    ],
+)
+def test_a_vocabulary_fits_its_text(lines: list[str], size: int) -> None:
+    assert fitting_size(lines) == size
+
+
+def test_a_vocabulary_that_fits_is_not_said_to_be_reduced() -> None:
+    tokenizer, note = train_tokenizer(LINES, VocabularySpec.parse("bpe"))
+    assert len(tokenizer) < 1000 and note is None
+
+
 def test_small_vocabulary_is_rejected() -> None:
     with pytest.raises(WaitinfoError, match="bpe:50: too small"):
         train_tokenizer(LINES, VocabularySpec("bpe", 50))
@@ -65,7 +89,7 @@ def test_words_keeps_only_frequent_words() -> None:
     assert tokenizer.decode(tokenizer.encode("a zzz d")) == "a <unk> d"
 
 
-@pytest.mark.parametrize("text", ["bpe", "bpe:", "bpe:x", "word:5", "words:0", ""])
+@pytest.mark.parametrize("text", ["bpe:", "bpe:x", "word:5", "words:0", ""])
 def test_bad_specifications(text: str) -> None:
     with pytest.raises(WaitinfoError, match="not understood"):
         VocabularySpec.parse(text)

@@ -21,7 +21,7 @@ from waitinfo.training.validation import Validation
 SETTINGS = {
     "updates": 60, "batch_tokens": 200, "lr": 3e-3, "warmup": 10, "validate_every": 30,
     "validate_sentences": 10, "checkpoint_every": 10, "log_every": 5, "threads": 1,
-    "device": "cpu",
+    "device": "cpu", "ema_decay": 0.999,
 }  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.serving.models import Served, served_by
 from waitinfo.streaming.host import Host
 from waitinfo.streaming.remote import RemoteScheduler, RemoteTranslator
-from waitinfo.trained.folder import Description
 
 
 class Apart:
@@ -21,8 +20,7 @@ class Apart:
     def __init__(self, world: World, engine: Served, metrics: Metrics) -> None:
         self.world = world
         self.latency = world.draw.choice([0.0, 0.0, 0.001, 0.1])
-        loaded = engine.translator.loaded
-        model = Description(loaded.system, loaded.vocabulary, loaded.folder, loaded.languages)
+        model = engine.translator.loaded.without_weights()
         facts = Host.facts(engine.name, engine.translator)
         self.scheduler = RemoteScheduler(
             facts, lambda orders: self._later(self.host.receive, orders),

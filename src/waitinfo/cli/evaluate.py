@@ -195,16 +195,21 @@ def _points(
     for point in made:
         points.append(point)
         if len(decodings) > 1:  # the table comes when all are there
-            progress.note(_briefly(point))
+            progress.row(_briefly(point))
     return points
 
 
-def _briefly(point: Point) -> str:
+def _briefly(point: Point) -> dict[str, str]:
+    """A row of the table that grows while the command runs."""
     lag = point["word"]["LAAL"]
     unit = point.get("units", {}).get("target", "words")
-    lag = "" if lag is None else f", LAAL {lag:.2f} {unit}"
-    at = f"{point['set']}, {point['name']} at {point['dial']} = {point['k']:g}"
-    return f"{at}: BLEU {point['quality']['BLEU']:.2f}{lag}"
+    return {
+        "set": point["set"],
+        "system": point["name"],
+        str(point["dial"]): f"{point['k']:g}",
+        "BLEU": f"{point['quality']['BLEU']:.2f}",
+        f"LAAL ({unit})": "" if lag is None else f"{lag:.2f}",
+    }
 
 
 def _conditions(options: EvaluateArguments) -> list[Condition]:

@@ -33,7 +33,8 @@ class PrepareArguments:
         default_factory=list
     )
     vocab: Annotated[
-        str | None, typer.Option(help="bpe:SIZE, or words:THRESHOLD [default: bpe:16000].")
+        str | None,
+        typer.Option(help="bpe:SIZE, or words:THRESHOLD [default: bpe of a size that fits]."),
     ] = None
     separate: Annotated[
         bool | None, typer.Option("--separate", help="A vocabulary for each language.")

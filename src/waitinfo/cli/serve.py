@@ -28,6 +28,10 @@ class ServeArguments(SystemChoice):
             "--model", help="Model or run folders, or names [default: all bundled models]."
         ),
     ] = field(default_factory=list)
+    sources: Annotated[
+        str, typer.Option("--from", help="Of a model of many languages: offer these, as de,en …")
+    ] = ""
+    targets: Annotated[str, typer.Option("--to", help="… into these [default: all].")] = ""
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000
     streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32
@@ -81,6 +85,16 @@ class ServeArguments(SystemChoice):
     ] = None
     idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
     drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
+    recogniser: Annotated[
+        str | None,
+        typer.Option(
+            help="Hears audio: a folder or a name, as listen --recogniser. Loaded at once "
+            "[default: whisper-base, loaded when somebody speaks]."
+        ),
+    ] = None
+    voices: Annotated[
+        int, typer.Option(help="Audio streams at a time; 0: this server takes no audio.")
+    ] = 4
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
     ray: Annotated[
         bool, typer.Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
@@ -100,6 +114,10 @@ def serve(options: ServeArguments) -> None:
         waitinfo serve
 
         waitinfo serve --model run --port 8080 --streams 64
+
+        waitinfo serve --model nllb --from de,en --to pt,fr
+
+        waitinfo serve --recogniser whisper-small --voices 8
 
         waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
 
@@ -145,7 +163,10 @@ def serve(options: ServeArguments) -> None:
         dtype=options.dtype,
         system=options.system,
         options=system_options(options.settings),
+        offered=(_codes(options.sources), _codes(options.targets)),
         plugins=tuple(path.absolute() for path in options.plugins),
+        recogniser=options.recogniser,
+        voices=options.voices,
         keys=keys,
         settings=settings,
     )
@@ -179,6 +200,10 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
     cluster.stop()
 
 
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(code.strip() for code in text.split(",") if code.strip())
+
+
 def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
@@ -194,6 +219,8 @@ def _check(options: ServeArguments) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
+    if options.voices < 0:
+        raise WaitinfoError(f"--voices {options.voices}: must be 0 or more")
     if options.watchers < 0:
         raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
     if not 0 <= options.drain < 1e9:

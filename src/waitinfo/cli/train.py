@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,12 +32,21 @@ class TrainArguments(PluginOptions):
     data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
     size: Annotated[
         str | None,
-        typer.Option(help=f"Size of the model: {listed(SIZES)}.", autocompletion=suggest(SIZES)),
+        typer.Option(
+            help=f"Size of the model: {listed(SIZES)} [default: what learns most in the time].",
+            autocompletion=suggest(SIZES),
+        ),
     ] = None
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
     settings: Annotated[
         list[str], typer.Option("--set", help="section.key=value, over the recipe.")
     ] = field(default_factory=list)
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="A model whose weights the run begins with; a veto trains its head alone.",
+        ),
+    ] = None
     like: Annotated[
         Path | None,
         typer.Option(help="Repeat this run, with what else is given: another --system or seed."),
@@ -73,12 +83,15 @@ def train(options: TrainArguments) -> None:
 
         waitinfo train --system wait-k --set system.k=5 --data corpus --out run --max-minutes 30
 
-        waitinfo train --config recipes/tiny.toml --data corpus --out run
+        waitinfo train --config recipes/de-en.toml --data corpus --out run
 
         waitinfo train --like run --system multipath --out multipath-run
 
+        waitinfo train --system veto --start-from run --data corpus --out veto
+
         waitinfo train --out run --resume
     """
+    started = time.monotonic()  # before torch is loaded
     from waitinfo import training
     from waitinfo.config import apply_settings, read_toml
     from waitinfo.training.run_folder import merge, settings_like
@@ -90,6 +103,7 @@ def train(options: TrainArguments) -> None:
         "system": {"name": options.system} if options.system else None,
         "training": _given(
             {
+                "start_from": None if options.start_from is None else str(options.start_from),
                 "max_minutes": options.max_minutes,
                 "pause_minutes": options.pause_minutes,
                 "compile": options.compile or None,
@@ -103,7 +117,7 @@ def train(options: TrainArguments) -> None:
     values = merge(values, read_toml(options.config) if options.config else {})
     values = merge(values, _given(flags))
     values = apply_settings(values, options.settings)
-    training.train(values, options.out, options.resume, _display(), options.config)
+    training.train(values, options.out, options.resume, _display(), options.config, started)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

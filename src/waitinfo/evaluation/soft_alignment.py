@@ -112,10 +112,10 @@ def align(reference: Sequence[str], words: Sequence[str]) -> Pairs:
     """Align two texts so that the total similarity is largest."""
     if not words:
         return [(i, None) for i in range(len(reference))]
-    return _Table(reference, words).path()
+    return _Scores(reference, words).path()
 
 
-class _Table:
+class _Scores:
     """The best scores; row i is that of the first i reference words."""
 
     def __init__(self, reference: Sequence[str], words: Sequence[str]) -> None:

@@ -10,6 +10,12 @@ from waitinfo.text.files import normalise
 from waitinfo.text.scripts import is_unspaced
 
 
+def spoken_text(word: Word) -> str:
+    """What a word adds to the text of a stream; without a space in scripts that have none."""
+    text = " ".join(normalise(word.text).split())
+    return text if not text or is_unspaced(text[-1]) else f"{text} "
+
+
 class SpokenText:
     """The text of a stream opened with `raw`, and when each of its words was spoken."""
 
@@ -18,11 +24,10 @@ class SpokenText:
         self._letters = 0  # read of the first of them
 
     def give(self, word: Word) -> str:
-        """The text of a word; without a space in scripts that have none."""
-        text = " ".join(normalise(word.text).split())
-        if text:
-            self._waiting.append(word._replace(text=text))
-        return text if not text or is_unspaced(text[-1]) else f"{text} "
+        """The text of a word."""
+        if text := spoken_text(word):
+            self._waiting.append(word._replace(text=text.rstrip()))
+        return text
 
     def read(self, event: Event) -> list[Word]:
         """The words that are complete with what a stream has read."""

@@ -2,8 +2,8 @@
 
 Equation numbers are the paper's. Scaling softmax weights by w and renormalising is the same as
 adding log w to the scores, so both info-aware attentions are plain attention with an additive bias.
-Code in C (`native/embedding.h`) and Triton (`kernels/rows.py`) repeats the functions here, and tests
-compare it with them.
+Code in C (`native/embedding.h`) and Triton (`kernels/rows.py`) repeats the functions here, and
+tests compare it with them.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from waitinfo.serving import logs
 from waitinfo.serving.engine import EngineLink, serve_front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import meet
 from waitinfo.serving.server import Server, bound, tune
 from waitinfo.serving.supervisor import Task
 from waitinfo.streaming.host import Host
@@ -34,7 +35,8 @@ Control = Connection  # to the supervisor
 def run_engine(task: Task, control: Any) -> None:
     """The process with the models."""
     task.prepare()
-    served = list(task.plan.load(Metrics()))
+    models = task.plan.load(Metrics())
+    served, meeting = models.engines, meet(models)
     control.send("ready")
     tune()
     threading.Thread(
@@ -42,7 +44,6 @@ def run_engine(task: Task, control: Any) -> None:
     ).start()
     for each in served:
         each.server.start()
-    facts = [Host.facts(each.name, each.translator) for each in served]
 
     def hosts(send: Any) -> list[Host]:
         def reported(number: int, stats: Any, reports: Any) -> None:
@@ -53,7 +54,7 @@ def run_engine(task: Task, control: Any) -> None:
     with socket.socket(fileno=task.pipe) as listening:
         while True:
             with listening.accept()[0] as connection:
-                serve_front(connection, hosts, facts)
+                serve_front(connection, hosts, meeting)
 
 
 def _end_with(control: Any, drain: float) -> None:

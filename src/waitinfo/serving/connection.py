@@ -14,6 +14,7 @@ from fastapi import WebSocket
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Caller, Refusal
+from waitinfo.serving.hearing import Ear
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import begin_session, failed, log
 from waitinfo.serving.models import Served
@@ -139,6 +140,10 @@ class Live:
         self._words_in.inc(words)
         return self.client.spend(words)
 
+    def stir(self) -> None:
+        """The client has said something that is not text yet."""
+        self._active, self._spoken = self._now(), True
+
     def set(self, k: float | None, lag: float | None) -> None:
         """Turn the dial, or hold a lag."""
         if k is not None and lag is not None:
@@ -233,6 +238,7 @@ class Connection(ABC):
         self.socket, self.hub, self.client = socket, hub, client
         self.wire = Wire(socket, settings.stall, settings.message_size)
         self.live: Live | None = None
+        self.ear: Ear | None = None  # where the stream takes audio
         self.seat: Seat | None = None  # in the room where the stream speaks
         self._stop = asyncio.Event()
         self.name = ""  # in the logs
@@ -271,10 +277,8 @@ class Connection(ABC):
             reason = "slow"
         except TimedOut:
             reason = "idle"
-        except Stopped:
+        except (Stopped, EngineGone):
             reason = self._why
-        except EngineGone:
-            reason = "closing"
         except Refusal as refusal:
             reason = "full"
             self.hub.refuse(refusal)
@@ -284,6 +288,8 @@ class Connection(ABC):
         finally:
             if self.live is not None:
                 self.live.close()
+            if self.ear is not None:
+                self.ear.close()
             if self.seat is not None:  # of a stream that was cut, it waits for its speaker
                 self.seat.leave(0.0 if reason == "end" else self.hub.settings.kept)
         await self._finish(reason)
@@ -329,11 +335,13 @@ class Connection(ABC):
 
     # For both protocols
 
-    async def both(self, live: Live, writing: Coroutine[Any, Any, None]) -> None:
-        """Read and write until all is written, one of the two fails, or the stream is idle."""
-        reader, writer = asyncio.ensure_future(self._read(live)), asyncio.ensure_future(writing)
-        watcher = asyncio.ensure_future(self._watch(live))
-        tasks = {reader, writer, watcher}
+    async def both(
+        self, live: Live, writing: Coroutine[Any, Any, None], *more: Coroutine[Any, Any, None]
+    ) -> None:
+        """Read and write until all is written, one task fails, or the stream is idle."""
+        reading = (self._read(live), self._watch(live), *more)
+        writer, *others = map(asyncio.ensure_future, (writing, *reading))
+        tasks = {writer, *others}
         try:
             while not writer.done():
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -341,9 +349,9 @@ class Connection(ABC):
                     task.result()
                 tasks -= done
         finally:
-            for task in (reader, writer, watcher):
+            for task in (writer, *others):
                 task.cancel()
-            await asyncio.gather(reader, writer, watcher, return_exceptions=True)
+            await asyncio.gather(writer, *others, return_exceptions=True)
 
     async def _read(self, live: Live) -> None:
         """Handle messages until the client ends the stream."""
@@ -361,7 +369,11 @@ class Connection(ABC):
     async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""
         try:
-            wait = await self.message(live, await self.wire.receive())
+            found = await self.wire.receive_any()
+            if isinstance(found, bytes):
+                wait = await self.audio(live, found)
+            else:
+                wait = await self.message(live, found)
         except EngineGone:
             raise
         except WaitinfoError as error:
@@ -391,6 +403,10 @@ class Connection(ABC):
     @abstractmethod
     async def message(self, live: Live, text: str) -> float:
         """Do what a message of the running stream asks for; seconds to wait for the next."""
+
+    async def audio(self, live: Live, data: bytes) -> float:
+        """A binary message; seconds to wait for the next."""
+        raise Malformed("messages are text, not bytes")
 
     @abstractmethod
     async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:

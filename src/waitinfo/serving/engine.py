@@ -12,13 +12,24 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from waitinfo.serving.logs import log
 from waitinfo.streaming.host import Host
 from waitinfo.streaming.remote import Facts, RemoteScheduler
+from waitinfo.text.languages import Languages
+from waitinfo.trained.saving import LoadedModel
+
+
+class Meeting(NamedTuple):
+    """The first message of an engine."""
+
+    facts: list[Facts]
+    loaded: list[LoadedModel]  # without their weights
+    offers: list[tuple[str, Languages, int]]  # name, direction, and number of the engine
+
 
 HEAD = struct.Struct("!I")
 PIECE = 1 << 18  # bytes read at a time
@@ -51,7 +62,7 @@ class Messages:
 
 
 def serve_front(connection: socket.socket, hosts: Callable[[Callable[[Any], None]], list[Host]],
-                facts: Sequence[Facts]) -> None:  # fmt: skip
+                meeting: Meeting) -> None:  # fmt: skip
     """Serve the process with the sockets until it is gone."""
 
     lock = threading.Lock()  # each model has a thread that sends
@@ -61,7 +72,7 @@ def serve_front(connection: socket.socket, hosts: Callable[[Callable[[Any], None
             connection.sendall(packed(message))
 
     served, messages = hosts(send), Messages()
-    send(list(facts))
+    send(meeting)
     try:
         while data := connection.recv(PIECE):
             for number, orders in messages.add(data):
@@ -89,15 +100,15 @@ class EngineLink(asyncio.Protocol):
         self._keeping: asyncio.Task[None] | None = None
         self._ready, self._lost = asyncio.Event(), asyncio.Event()
 
-    def meet(self) -> list[Facts]:
+    def meet(self) -> Meeting:
         """Wait until the engine is ready, and learn what it has; before the event loop runs."""
         with socket.socket(socket.AF_UNIX) as found:
             found.connect(self.path)
             messages = Messages()
             while data := found.recv(PIECE):
-                for message in messages.add(data):
-                    self.facts = message
-                    return self.facts
+                for meeting in messages.add(data):
+                    self.facts = meeting.facts
+                    return meeting  # type: ignore[no-any-return]
         raise ConnectionError("the engine has ended")
 
     async def start(self) -> None:
@@ -139,7 +150,7 @@ class EngineLink(asyncio.Protocol):
             if self._greeted:
                 number, stats, reports = message
                 self.schedulers[number].reported(stats, reports)
-            elif message != self.facts:
+            elif message.facts != self.facts:
                 log("the engine has other models than before; start the server again")
             else:
                 self._greeted = True

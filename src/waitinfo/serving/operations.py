@@ -28,7 +28,12 @@ async def ready(request: Request) -> JSONResponse:
     models = hub.models.main if asked is None else [hub.models.find(asked)]
     free = {served.name: served.free for served in models}
     ready = all(free.values())
-    status = {"status": "ready" if ready else "full", "free": sum(free.values()), "models": free}
+    status = {
+        "status": "ready" if ready else "full",
+        "free": sum(free.values()),
+        "models": free,
+        "voices": hub.hearing.free,
+    }
     return JSONResponse(status, 200 if ready else 503)
 
 

@@ -231,7 +231,7 @@ async def models(request: Request) -> list[dict[str, Any]]:
     """Models, systems, languages and dials."""
     hub: Hub = request.app.state.hub
     hub.check_private(request)
-    return [served.describe() for served in hub.models]
+    return [{**served.describe(), "voices": hub.hearing.limit} for served in hub.models]
 
 
 # Reading a request. Large ones are worked on one at a time and in small steps, so that the event

@@ -11,7 +11,7 @@ from typing import Any
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Arrival, Channel, Mark
 from waitinfo.streaming.event import Observer, RoundStats
-from waitinfo.streaming.remote import BUSY, IDLE, OVER, Facts, Opening, Order, Report
+from waitinfo.streaming.remote import BUSY, IDLE, OVER, Asked, Facts, Order, Report
 from waitinfo.streaming.scheduler import QUEUE
 from waitinfo.streaming.translator import Translator
 
@@ -91,9 +91,9 @@ class Host(Observer):
         line.states = -1
         self._scheduler.set_dial(line.channel, k, controller)
 
-    def _open(self, number: int, opening: Opening) -> None:
-        k, raw, segment, replay, lag = opening
-        channel = self._translator._open_channel(k, raw, segment, 0, replay, lag)
+    def _open(self, number: int, opening: Asked) -> None:
+        k, raw, segment, replay, lag, languages = opening
+        channel = self._translator._open_channel(k, raw, segment, 0, replay, lag, languages)
         line = _Line(number, channel)
         with self._lock:
             self._lines[number] = self._by_channel[channel] = line

@@ -134,7 +134,7 @@ class WordCount:
             self.inside = event.word is None
 
 
-class Turn(NamedTuple):
+class DialTurn(NamedTuple):
     """The dial from a place in a stream on."""
 
     sentence: int
@@ -155,8 +155,8 @@ class LagController:
         self.target, self.calibration = target, calibration
         self.goal = calibration.goal(target)
         self.k = calibration.dial(target)
-        self.turns: deque[Turn] = deque(
-            [Turn(0, 0, self.k)], maxlen=None if history is None else max(1, history)
+        self.turns: deque[DialTurn] = deque(
+            [DialTurn(0, 0, self.k)], maxlen=None if history is None else max(1, history)
         )
         self._set = self.goal  # the lag that the dial is set for
         self._behind = 0.0  # sum of the differences
@@ -178,7 +178,7 @@ class LagController:
         self.k, self._set, self._behind, *totals = replay.dial
         self._meter.totals = (totals[0], totals[1])
         self._meter.begin(replay.shown)
-        self.turns[0] = Turn(replay.sentence, replay.kept, self.k)
+        self.turns[0] = DialTurn(replay.sentence, replay.kept, self.k)
 
     def state(self, sentence: int) -> DialState | None:
         """What it knew at the beginning of a sentence or window, if it was at work then."""
@@ -256,7 +256,7 @@ class LagController:
     def _note(self, sentence: int, written: int) -> None:
         """Note where the dial was turned, if it was."""
         if self.k != self.turns[-1].k:
-            self.turns.append(Turn(sentence, written, self.k))
+            self.turns.append(DialTurn(sentence, written, self.k))
 
     def _correct(self, lag: float | None) -> None:
         """Turn the dial after a lag was measured."""

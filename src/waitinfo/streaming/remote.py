@@ -22,7 +22,7 @@ from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.replay import DialState, Replay, ReplayError
 from waitinfo.streaming.scheduler import QUEUE, Scheduler
 from waitinfo.streaming.translator import Translator
-from waitinfo.trained.folder import Description
+from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.trained.saving import LoadedModel
 
 BUSY, IDLE, OVER = range(3)  # states of a stream
@@ -37,7 +37,7 @@ class EngineGone(WaitinfoError):
         super().__init__(message)
 
 
-class Opening(NamedTuple):
+class Asked(NamedTuple):
     """How a stream was opened: arguments of `Translator.stream`."""
 
     k: float | None
@@ -45,13 +45,14 @@ class Opening(NamedTuple):
     segment: str | None
     replay: Replay | None
     lag: float | None
+    languages: Languages
 
 
 class Order(NamedTuple):
     """What is new of a stream since the last message."""
 
     number: int
-    opening: Opening | None = None  # with the first one
+    opening: Asked | None = None  # with the first one
     texts: Sequence[tuple[float, str | bool, float]] = ()  # arrivals; True flushes, False ends
     dial: tuple[float, float | None] | None = None  # k, or the lag to be held
     taken: int = 0  # events that the reader has taken
@@ -88,7 +89,7 @@ class _Line:
     """What has been exchanged about a stream."""
 
     number: int
-    opening: Opening | None = None
+    opening: Asked | None = None
     counted: int = 0  # orders
     turned: int = 0  # with which of them the dial was turned
     dial: tuple[float, float | None] | None = None  # to be sent
@@ -114,7 +115,7 @@ class RemoteScheduler(Scheduler):
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
 
-    def begin(self, channel: Channel, opening: Opening) -> None:
+    def begin(self, channel: Channel, opening: Asked) -> None:
         """A stream has been opened."""
         self._numbers += 1
         self._lines[channel] = _Line(self._numbers, opening)
@@ -254,8 +255,8 @@ class RemoteTranslator(Translator):
 
     elsewhere: ClassVar[bool] = True
 
-    def __init__(self, model: Description, scheduler: RemoteScheduler) -> None:
-        self._set_up(cast(LoadedModel, model), scheduler, None, "auto")  # all but its weights
+    def __init__(self, loaded: LoadedModel, scheduler: RemoteScheduler) -> None:
+        self._set_up(loaded, scheduler, None, "auto")
         self._remote = scheduler
 
     @property
@@ -270,9 +271,10 @@ class RemoteTranslator(Translator):
         history: int | None,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> Channel:
         if not self.alive:
             raise EngineGone
-        channel = super()._open_channel(k, raw, segment, history, replay, lag)
-        self._remote.begin(channel, Opening(k, raw, segment, replay, lag))
+        channel = super()._open_channel(k, raw, segment, history, replay, lag, languages)
+        self._remote.begin(channel, Asked(k, raw, segment, replay, lag, languages))
         return channel

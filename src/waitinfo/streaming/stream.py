@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from waitinfo.streaming.channel import Channel, Mark
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.lag import Dials, Turn
+from waitinfo.streaming.lag import Dials, DialTurn
 from waitinfo.streaming.replay import DialState
 from waitinfo.streaming.scheduler import Scheduler
 
@@ -18,6 +18,11 @@ class Handle:
     def __init__(self, scheduler: Scheduler, channel: Channel, dials: Dials) -> None:
         self._scheduler, self._channel, self._dials = scheduler, channel, dials
         weakref.finalize(self, scheduler.abandon, channel).atexit = False
+
+    def __repr__(self) -> str:
+        dial = f"k={self.k:g}" if self.lag is None else f"lag={self.lag:g}"
+        state = "finished" if self.finished else "open"
+        return f"<{type(self).__name__} {dial}, {state}: {self.text!r}>"
 
     @property
     def k(self) -> float:
@@ -50,7 +55,7 @@ class Handle:
         return self._channel.memories.get(sentence, ())
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[DialTurn]:
         """Where the dial was turned to hold the lag, and to which value; the last ones."""
         controller = self._channel.controller
         return [] if controller is None else list(controller.turns)

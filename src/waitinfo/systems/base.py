@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
@@ -104,7 +105,7 @@ class System(ABC):
     fresh_past: ClassVar[bool] = False  # written tokens are recomputed with the whole prefix read
     # What the policy asks for: source, target, source_words and target_words of `PolicyState`;
     # logits, states, attention and before of `Step`.
-    asks: ClassVar[tuple[str, ...]] = ()
+    asks: tuple[str, ...] = ()
     memory: ClassVar[tuple[float, ...]] = ()  # what a stream remembers, as each source begins
     Options: ClassVar[type[SystemOptions]] = SystemOptions
     vocabulary: Vocabulary | None = None
@@ -250,6 +251,15 @@ class System(ABC):
     def prepare(self, vocabulary: Vocabulary) -> None:
         """Called with the vocabulary of a model before the system translates with it."""
         self.vocabulary = vocabulary
+
+    def adopt(self, tensors: Mapping[str, NDArray[Any]], config: ModelConfig) -> None:
+        """Called with the policy's own weights, if the model folder has some, before `prepare`."""
+        return
+
+    @property
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The policy's own weights, to be stored in a model folder."""
+        return {}
 
     def words(self, side: Side, tokens: Sequence[Sequence[int]]) -> list[list[str]]:
         """The words of token lists, in the language of this side."""

@@ -7,7 +7,7 @@ policy's method is marked with `for_arrays`. A policy pays only for what it list
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -79,6 +79,32 @@ def largest(values: Tensor) -> Tensor:
     return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
 
 
+def two_largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest along the last dimension, and the largest of the others: [B, N] -> [B] each."""
+    if is_tensor(values):
+        first, second = values.topk(2).values.unbind(-1)
+        return first, second
+    array: np.ndarray = values.copy()  # type: ignore[attr-defined]
+    rows, places = np.arange(len(array)), array.argmax(-1)
+    first = array[rows, places]
+    array[rows, places] = -np.inf
+    return first, array.max(-1)  # type: ignore[return-value]
+
+
+def exact(values: Tensor) -> Tensor:
+    """In float64."""
+    return values.double() if is_tensor(values) else np.asarray(values, np.float64)  # type: ignore[return-value]
+
+
+def columns(values: Sequence[Tensor]) -> Tensor:
+    """[B] each -> [B, N] float64."""
+    if is_tensor(values[0]):
+        import torch
+
+        return torch.stack([value.double() for value in values], -1)
+    return np.stack(values, -1).astype(np.float64)  # type: ignore[return-value]
+
+
 def smaller(a: Tensor, b: Tensor) -> Tensor:
     """The smaller of two numbers at each place."""
     return a + (b - a) * (b < a)
@@ -99,7 +125,7 @@ def sigmoid(values: Tensor) -> Tensor:
 def like(table: np.ndarray, other: Tensor) -> Tensor:
     """An array that does not change, of the same kind as another, and on the same device."""
     if is_tensor(other):
-        return _on_device(_Table(table), other.device)
+        return _on_device(_CachedTable(table), other.device)
     return table  # type: ignore[return-value]
 
 
@@ -108,7 +134,7 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "detach")
 
 
-class _Table:
+class _CachedTable:
     """A table as the key of a cache: arrays themselves cannot be compared."""
 
     def __init__(self, table: np.ndarray) -> None:
@@ -118,11 +144,11 @@ class _Table:
         return id(self.table)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Table) and other.table is self.table
+        return isinstance(other, _CachedTable) and other.table is self.table
 
 
 @lru_cache(maxsize=64)
-def _on_device(key: _Table, device: torch.device) -> Tensor:
+def _on_device(key: _CachedTable, device: torch.device) -> Tensor:
     import torch
 
     return torch.from_numpy(key.table).to(device)

@@ -1,9 +1,11 @@
-"""Veto: wait-info that waits while one more token of the source still changes its mind.
+"""Veto: wait-info that waits while more of the source would still change its mind.
 
 Nothing is written before wait-info writes (its K and rate are the lower bound of the lag). Then the
-next token is predicted twice: from what was read, and from one source token less. If both predict
-the same token, it is written; else one more source token is read. At a margin of so many info above
-the need of wait-info, the token is written in any case, so the lag is bounded above, too.
+next token is computed, and a head judges the risk that the whole source would want another one
+there; a token of little risk is written, else one more source token is read. For a model without a
+head, the token is predicted twice: from what was read, and from one source token less. It is
+written if both agree. At a margin of so many info above the need of wait-info, it is written in any
+case, so the lag is bounded above, too.
 
 What was won by waiting is given up slowly: after a WRITE at margin m, the next needs a margin of
 at least keep · m. Without this, a policy that has waited writes a burst, and each token of it sees
@@ -12,13 +14,15 @@ as little of the source ahead as it would have without waiting.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import System
-from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays
+from waitinfo.systems.head import Array, Head
+from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays, two_largest
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
 
 if TYPE_CHECKING:
@@ -26,29 +30,53 @@ if TYPE_CHECKING:
 
     from waitinfo.model.batch import Batch
 
+CRITERIA = ("auto", "head", "agreement")
+NUMBERS = 10  # that the head sees beside the state, see `Veto.numbers`
+
 
 @dataclass(frozen=True)
 class VetoOptions(WaitInfoOptions):
+    criterion: str = "auto"  # head or agreement; auto: the head, if the model folder has one
+    risk: float = 0.1  # largest risk at which the head lets a token be written
     keep: float = 0.85  # share of the margin at a WRITE that the next one needs
-    most: float = 5.0  # margin at which a token is written without agreement
+    most: float = 5.0  # margin at which a token is written without more ado
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.keep <= 1:
-            raise WaitinfoError(f"system.keep {self.keep:g}: must be from 0 to 1")
+        if self.criterion not in CRITERIA:
+            raise unknown("system.criterion", self.criterion, CRITERIA)
+        for name in ("risk", "keep"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be from 0 to 1")
         if not self.most >= 0:
             raise WaitinfoError(f"system.most {self.most:g}: must be 0 or more")
 
 
 class Veto(WaitInfo):
     name = "veto"
-    summary = "wait-info that waits while one more source token changes its mind; any plain model"
+    summary = "wait-info that waits while more of the source changes its mind; any plain model"
     dial = Dial("K", 3, minimum=0.0, whole=False, help="info the translation lags behind at least")
-    asks = ("before",)
+    asks: tuple[str, ...] = ("before",)
     rereads = True
     memory = (0.0,)  # the margin at the last WRITE
     Options = VetoOptions
     options: VetoOptions
+    head: Head | None = None
+
+    def adopt(self, tensors: Mapping[str, Array], config: ModelConfig) -> None:
+        """Take the head of a model folder."""
+        wanted = self.options.criterion
+        if tensors and wanted != "agreement":
+            self.head, self.asks = Head.of(tensors, config.width, NUMBERS), ("logits", "states")
+        elif wanted == "head":
+            raise WaitinfoError(
+                "system.criterion head: this model has none; train one with waitinfo train "
+                "--system veto --start-from MODEL"
+            )
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        return {} if self.head is None else self.head.tensors
 
     def check_model(self, config: ModelConfig) -> None:
         System.check_model(self, config)
@@ -82,7 +110,19 @@ class Veto(WaitInfo):
 
     @for_arrays
     def accept(self, state: PolicyState, step: Step) -> Tensor:
-        return (step.tokens == step.before) | (self.margin(state) >= self.options.most)
+        if self.head is None:
+            certain = step.tokens == step.before
+        else:
+            certain = self.head(step.states, self.numbers(state, step)) <= self.options.risk
+        return certain | (self.margin(state) >= self.options.most)
+
+    def numbers(self, state: PolicyState, step: Step) -> list[Tensor]:
+        """What the head sees beside the state of the decoder, [B] each."""
+        best, second = two_largest(step.probabilities)
+        margin, kept = self.margin(state), state.memory[:, 0]
+        lead, lag = state.source_info - state.target_info, state.read - state.written
+        begin = 1 / (1 + state.read), 1 / (1 + state.written)
+        return [best, second, margin, kept, lead, lag, state.read, state.written, *begin]
 
     @for_arrays
     def remember(self, state: PolicyState, step: Step) -> Tensor:

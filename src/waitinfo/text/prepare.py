@@ -41,7 +41,7 @@ SPARE = 1.15  # a window may have more tokens for its words than the text on ave
 class PrepareOptions:
     """Options of `waitinfo prepare` other than the files."""
 
-    vocab: str = "bpe:16000"
+    vocab: str = "bpe"  # with a size that fits the text
     separate: bool = False
     vocabulary_from: Path | None = None  # a corpus or model folder whose vocabulary is used
     max_tokens: int = 250  # per side, after tokenization

@@ -9,6 +9,7 @@ a stream tokenize a word as soon as it is complete.
 from __future__ import annotations
 
 import io
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -22,7 +23,7 @@ import sentencepiece as spm
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import normalise
-from waitinfo.text.scripts import settled
+from waitinfo.text.scripts import UNSPACED, settled
 from waitinfo.text.special import BOS, EOS, NAMES, PAD, SPECIALS, UNK
 
 SPACE = "\u2581"
@@ -34,18 +35,20 @@ SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.target.model"
 
 @dataclass(frozen=True)
 class VocabularySpec:
-    """The value of `--vocab`: `bpe:SIZE` or `words:THRESHOLD`."""
+    """The value of `--vocab`: `bpe` (its size fits the text), `bpe:SIZE` or `words:THRESHOLD`."""
 
     kind: str
-    number: int
+    number: int  # 0: fits the text
 
     @classmethod
     def parse(cls, text: str) -> VocabularySpec:
         kind, _, number = text.partition(":")
+        if text == "bpe":
+            return cls(kind, 0)
         if kind not in ("bpe", "words") or not number.isdigit() or not 0 < int(number) < 1 << 31:
             raise WaitinfoError(
-                f"--vocab {text}: not understood; use bpe:SIZE (such as bpe:16000) "
-                "or words:THRESHOLD (such as words:5)"
+                f"--vocab {text}: not understood; use bpe (its size fits the text), bpe:SIZE "
+                "(such as bpe:16000) or words:THRESHOLD (such as words:5)"
             )
         return cls(kind, int(number))
 
@@ -153,6 +156,11 @@ class Tokenizer:
         """Whether characters without a piece are encoded as bytes, so that none is unknown."""
         return not self._joins
 
+    @cached_property
+    def grows(self) -> bool:
+        """Whether words are made of pieces, so that the first are known before a word has ended."""
+        return any(not piece.startswith(SPACE) for piece in self._pieces[SPECIALS:])
+
     @property
     def tag(self) -> int:
         """A token that no text contains, to tag sentences: a byte that UTF-8 does not use."""
@@ -180,10 +188,16 @@ class Tokenizer:
         )
         return b"".join(parts).decode("utf-8", "replace")
 
+    def normal(self, text: str) -> str:
+        """The letters of a text as pieces have them: published vocabularies may change widths."""
+        return self._processor.normalize(normalise(text)).removeprefix(SPACE)
+
     def encode_inside(self, text: str) -> list[int]:
         """Token ids of normalised text inside a word: no token starts with '▁'."""
         # A character that no piece contains keeps the text apart from the start of the word.
-        return self._processor.encode(_APART + text)[self._apart :]
+        tokens = self._processor.encode(_APART + text)[self._apart :]
+        joined = self._joins and text and self._processor.encode(text[0])[-1] == UNK
+        return [UNK, *tokens] if joined else tokens
 
     @cached_property
     def _apart(self) -> int:
@@ -254,11 +268,24 @@ def train_tokenizer(lines: Iterable[str], spec: VocabularySpec) -> tuple[Tokeniz
     lines = list(lines)
     if spec.kind == "words":
         return _train_words(lines, spec.number), None
+    size = spec.number or fitting_size(lines)
     try:
-        return _train_bpe(lines, spec.number), None
+        return _train_bpe(lines, size), None
     except VocabularyTooLarge as limit:
-        note = f"vocabulary reduced from {spec.number:,} to {limit.largest:,}: the text is small"
-        return _train_bpe(lines, limit.largest), note
+        note = f"vocabulary reduced from {size:,} to {limit.largest:,}: the text is small"
+        return _train_bpe(lines, limit.largest), note if spec.number else None
+
+
+def fitting_size(lines: Sequence[str]) -> int:
+    """A vocabulary whose pieces come often enough in a text to be learned.
+
+    It grows with the square root of the text, from 1,000 to 16,000 pieces. Single characters of
+    scripts without spaces are added: they are pieces, and most of them are rare.
+    """
+    words = sum(len(line.split()) + len(UNSPACED.findall(line)) // 2 for line in lines)
+    characters = len({char for line in lines for char in UNSPACED.findall(line)})
+    size = round(8 * math.sqrt(words) / 500) * 500
+    return max(1000, min(size, 16_000)) + characters
 
 
 def _train_bpe(lines: Sequence[str], size: int) -> Tokenizer:
@@ -318,12 +345,13 @@ def _train(lines: Sequence[str], **options: Any) -> Tokenizer:
     return Tokenizer(model.getvalue())
 
 
-# Growing words. In scripts without spaces a whole sentence is one word. Byte-pair encoding gives a
-# prefix other tokens than the same prefix inside a longer text, but only near its end. Two facts
-# bound that (tests compare with the encoding of whole texts):
+# Growing words. In scripts without spaces a whole sentence is one word. A prefix has other tokens
+# than the same prefix inside a longer text, but only near its end. Two facts bound that (tests
+# compare with the encoding of whole texts):
 #
-# - tokens are an encoding exactly if every two neighbours are, so the tokens before any token
-#   boundary of a text are the encoding of the text up to there;
+# - the tokens before any token boundary of a text are the encoding of the text up to there: in
+#   byte-pair encoding, tokens are an encoding exactly if every two neighbours are, and a unigram
+#   model adds up the scores of single tokens;
 # - a token that contains letters still to come begins with letters that begin a token.
 #
 # So the final tokens start with the common prefix of the encodings up to every place where such a
@@ -356,14 +384,14 @@ class GrowingWord:
             self._waiting += letter
             end = settled(self._waiting)
             if end:
-                self._text += normalise(self._waiting[:end])
+                self._text += self.tokenizer.normal(self._waiting[:end])
                 self._waiting = self._waiting[end:]
                 found += self._certain()
         return found
 
     def close(self) -> list[int]:
         """The remaining tokens: the word has ended."""
-        self._text += normalise(self._waiting)
+        self._text += self.tokenizer.normal(self._waiting)
         rest = self._encode(len(self._text))[len(self._context) :]
         self.__init__(self.tokenizer)  # type: ignore[misc]
         return rest
@@ -391,12 +419,22 @@ class GrowingWord:
         """Keep only the last certain tokens as context, where their text is known."""
         self._context = certain
         spare = certain[:-CONTEXT]
-        while spare and self.tokenizer.goes_on(certain[len(spare)]):
-            spare.pop()  # the context must not begin within a letter
-        if spare:
-            self._text = self._text[len(self.tokenizer.spell(spare)) :]
+        while spare and not self._parts(spare[-1], certain[len(spare)]):
+            spare.pop()
+        if spare and (end := self._end_of(spare)):
+            self._text = self._text[end:]
             self._context = certain[len(spare) :]
             self._at_start = False
+
+    def _parts(self, last: int, first: int) -> bool:
+        """Whether text can begin between two tokens: not within a letter or unknown letters."""
+        return UNK not in (last, first) and not self.tokenizer.goes_on(first)
+
+    def _end_of(self, tokens: list[int]) -> int | None:
+        """Where the text of the first tokens ends; unknown letters are not spelled by theirs."""
+        guess = len(self.tokenizer.spell(tokens))
+        places = [guess, *range(len(self._text), 0, -1)]
+        return next((at for at in places if self._encode(at) == tokens), None)
 
     def _encode(self, end: int) -> list[int]:
         """Tokens of the text up to a place."""

@@ -15,9 +15,6 @@ from typing import Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.storage import recover_folder
-from waitinfo.systems import System, build_system
-from waitinfo.text.languages import Languages
-from waitinfo.text.tokenizer import Vocabulary
 
 CONFIG = "config.json"
 FORMAT = 1
@@ -56,36 +53,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config["system"].get("name"), str):
         raise WaitinfoError(f"{folder / CONFIG}: does not name its system")
     return config
-
-
-def choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
-    """Build the stored system with overridden options, or another with the given options only."""
-    own = {key: value for key, value in stored.items() if key != "name"}
-    if name is None or name == stored["name"]:
-        return build_system(stored["name"], {**own, **options})
-    return build_system(name, options)
-
-
-@dataclass(frozen=True)
-class Description:
-    """A trained model without its weights."""
-
-    system: System
-    vocabulary: Vocabulary
-    folder: Path
-    languages: Languages
-
-    def __post_init__(self) -> None:
-        self.system.prepare(self.vocabulary)
-
-
-def describe(path: Path, system: str | None, options: dict[str, Any]) -> Description:
-    """What is to be known of a model without loading its weights."""
-    folder = resolve_model(path)
-    config = read_config(folder)
-    chosen = choose_system(config["system"], system, options)
-    languages = Languages.read(config, folder / CONFIG)
-    return Description(chosen, Vocabulary.load(folder), folder, languages)
 
 
 def fingerprint(folder: Path) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,10 +21,11 @@ from waitinfo.model.native.weights import return_freed_memory
 from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
-from waitinfo.systems import System
-from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.systems import System, build_system
+from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
 from waitinfo.text.tokenizer import Vocabulary
-from waitinfo.trained.folder import CONFIG, FORMAT, choose_system, read_config, resolve_model
+from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
+from waitinfo.trained.policy import read_policy, write_policy
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
@@ -40,9 +41,40 @@ class LoadedModel:
     vocabulary: Vocabulary
     folder: Path
     languages: Languages = UNKNOWN
+    language_tokens: dict[str, int] = field(default_factory=dict)  # of a model of many languages
 
     def __post_init__(self) -> None:
         self.system.prepare(self.vocabulary)
+
+    @property
+    def opening(self) -> Opening | None:
+        """The tokens of the two languages, where the model needs them."""
+        if not self.language_tokens:
+            return None
+        if self.languages.source is None or self.languages.target is None:
+            raise WaitinfoError(
+                f"{self.folder}: translates between {len(self.language_tokens)} languages; "
+                "give two of them with --from and --to"
+            )
+        codes = self.languages.source, self.languages.target
+        return Opening(*(self.language_tokens[code] for code in codes))
+
+    def without_weights(self) -> LoadedModel:
+        """All else that is to be known of it, for a process that does not compute."""
+        return replace(self, model=cast(Transformer, None))
+
+    def between(self, source: str | None, target: str | None) -> LoadedModel:
+        """The same model from one language to another; None leaves a side as it is."""
+        wanted = {"source": source, "target": target}
+        changes = {side: code for side, code in wanted.items() if code is not None}
+        if self.language_tokens:
+            changes = {side: find_code(c, self.language_tokens) for side, c in changes.items()}
+            return replace(self, languages=replace(self.languages, **changes))
+        known = asdict(self.languages)
+        for side, code in changes.items():
+            if known[side] not in (None, code):
+                raise WaitinfoError(f"{self.folder}: its {side} is {known[side]}, not {code}")
+        return self
 
 
 def save_model(
@@ -55,10 +87,11 @@ def save_model(
     part_bytes: int | None = None,
     languages: Languages = UNKNOWN,
     inputs: dict[str, Tensor] | None = None,
+    language_tokens: dict[str, int] | None = None,
 ) -> None:
     """Write a model folder; an existing one is replaced only once the new one is complete.
 
-    inputs: what `measure_inputs` returns, for int8.
+    inputs: what `measure_inputs` returns, for int8. language_tokens: of a model of many languages.
     """
     if dtype not in STORED:
         raise unknown("weights dtype", dtype, STORED)
@@ -68,13 +101,33 @@ def save_model(
         fresh.mkdir(parents=True)
         _save_narrow(fresh, weights, dtype, part_bytes, inputs or {})
         vocabulary.save(fresh)
+        if system.tensors:
+            write_policy(fresh, system.tensors)
         config = {
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
             **languages.entry(),
+            **({"language_tokens": language_tokens} if language_tokens else {}),
             "system": {"name": system.name, **asdict(system.options)},
             "model": asdict(model.config),
         }
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        swap_folder(fresh, folder)
+    except OSError as error:
+        raise WaitinfoError(f"{folder}: cannot be written ({error})") from None
+
+
+def save_policy(model: Path, folder: Path, system: System) -> None:
+    """Write a copy of a model folder that decides by another system, with what that needs."""
+    fresh = folder.parent / f".{folder.name}.partial"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        for path in [*model.glob("model*.safetensors"), *model.glob("*.model")]:
+            shutil.copyfile(path, fresh / path.name)
+        write_policy(fresh, system.tensors)
+        config = read_config(model)
+        config["system"] = {"name": system.name, **asdict(system.options)}
         (fresh / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         swap_folder(fresh, folder)
     except OSError as error:
@@ -116,18 +169,19 @@ def load_model(
     if dtype not in (AUTO, *STORED):
         raise unknown("dtype", dtype, (AUTO, *STORED))
     config = read_config(folder)
-    chosen = choose_system(config["system"], system, options or {})
+    chosen = _choose_system(config["system"], system, options or {})
     model_config = from_mapping(ModelConfig, config["model"], "model")
     chosen.check_model(model_config)
+    chosen.adopt(read_policy(folder), model_config)
     if device == "auto":
         # Integer arithmetic is for CPUs.
         device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
     try:
         on_cpu = torch.device(device).type == "cpu"
     except (RuntimeError, TypeError):
-        raise WaitinfoError(f"--device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
+        raise WaitinfoError(f"device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
     if dtype == "int8" and not on_cpu:
-        raise WaitinfoError("--dtype int8: is for CPUs; on a GPU use bfloat16")
+        raise WaitinfoError("dtype int8: is for CPUs; on a GPU use bfloat16")
     try:
         stored = load_stored(folder)
         if dtype == AUTO:
@@ -146,9 +200,20 @@ def load_model(
         torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise WaitinfoError(f"--device {device}: cannot be used ({reason})") from None
+        raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
-    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
+    tokens = _language_tokens(config, folder)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages, tokens)
+
+
+def _language_tokens(config: dict[str, Any], folder: Path) -> dict[str, int]:
+    found = config.get("language_tokens", {})
+    size = config["model"].get("source_vocabulary", 0)
+    if isinstance(found, dict) and all(
+        isinstance(token, int) and 0 <= token < size for token in found.values()
+    ):
+        return found
+    raise WaitinfoError(f"{folder / CONFIG}: language_tokens must name tokens by language")
 
 
 def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
@@ -161,3 +226,11 @@ def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> 
     weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
     model.load_weights(weights, assign=True)
     return model.to(DTYPES[dtype])
+
+
+def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:
+    """Build the stored system with overridden options, or another with the given options only."""
+    own = {key: value for key, value in stored.items() if key != "name"}
+    if name is None or name == stored["name"]:
+        return build_system(stored["name"], {**own, **options})
+    return build_system(name, options)

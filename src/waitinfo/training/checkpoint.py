@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.tensors import read_tensors, write_tensors
@@ -106,3 +108,22 @@ def _load(path: Path) -> Checkpoint:
         if not all_finite(tensors[file.stem].values(), CPU):
             raise WaitinfoError(f"{file}: holds numbers that are not finite")
     return Checkpoint(record["update"], record["state"], tensors)
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer by names."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+
+
+def load_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -147,6 +147,7 @@ class RunConfig:
     training: TrainingConfig
     chosen: dict[str, Any] = field(default_factory=dict)  # settings that were not given, by name
     expected_updates: int = 0  # of a timed run, if the lengths of its stages follow from them
+    sizes: dict[str, float] = field(default_factory=dict)  # tried, if chosen: epochs each would see
 
     @classmethod
     def from_values(cls, values: dict[str, Any], chosen: dict[str, Any] | None = None) -> RunConfig:
@@ -161,7 +162,7 @@ class RunConfig:
         system = _system(values)
         if "name" not in system:
             raise WaitinfoError("no system was given; use --system, as in --system wait-info")
-        size = _text("size", values.get("size", "base"))
+        size = _text("size", values.get("size", chosen.get("size", "base")))
         if size not in SIZES:
             raise unknown("size", size, SIZES)
         options = chosen.get("system", {}) | {k: v for k, v in system.items() if k != "name"}
@@ -174,6 +175,7 @@ class RunConfig:
             training=from_mapping(TrainingConfig, training, "training"),
             chosen=_settled(chosen, values),
             expected_updates=chosen.get("expected_updates", 0),
+            sizes={} if "size" in values else chosen.get("sizes", {}),
         )
 
     def model_config(self, corpus: Corpus) -> ModelConfig:

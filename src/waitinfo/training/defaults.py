@@ -33,6 +33,7 @@ BATCHES_AN_EPOCH = 50  # at least, where batches of SMALLEST_BATCH allow it
 EPOCHS = 60  # of a run without limits
 FEWEST_UPDATES = 3000  # of a run without limits
 TIMED_UPDATES = 1000  # of a timed run at least, where batches of SMALLEST_BATCH allow it
+AVERAGED = 10  # the weights' average remembers this part of a run
 TRAINING_TIME = 0.8  # share of a timed run that updates take; the rest validates and saves
 
 
@@ -81,6 +82,8 @@ def choose_settings(
         "validate_every": clamp(expected // 10, 20, STOCK.validate_every),
         "log_every": clamp(expected // 20, 5, STOCK.log_every),
     }
+    if config.average == "ema":
+        chosen["ema_decay"] = round(min(STOCK.ema_decay, max(0.5, 1 - AVERAGED / expected)), 4)
     if config.max_minutes:
         sentences = int(100 + 100 * config.max_minutes)
         chosen["validate_sentences"] = clamp(sentences, 100, STOCK.validate_sentences)

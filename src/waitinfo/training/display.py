@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, Protocol
+
+from waitinfo.progress import EVERY, Silent
 
 Record = dict[str, Any]
 
@@ -19,6 +22,9 @@ class Display(Protocol):
         """update, epoch, loss, tokens_per_second, lr, skipped, minutes_left."""
 
     def validated(self, record: Record) -> None: ...
+
+    def stage(self, name: str, share: float) -> None:
+        """How much of a stage is done, for work that has no updates."""
 
     def note(self, text: str) -> None: ...
 
@@ -65,6 +71,8 @@ def format_validation(record: Record) -> str:
 class LineDisplay:
     """Plain lines on standard error, for logs and pipes."""
 
+    _shown = 0.0  # when a stage was last shown
+
     def start(self, title: str, facts: list[str]) -> None:
         self.note(title)
         for fact in facts:
@@ -76,6 +84,11 @@ class LineDisplay:
     def validated(self, record: Record) -> None:
         self.note(format_validation(record))
 
+    def stage(self, name: str, share: float) -> None:
+        if not share or time.monotonic() - self._shown >= EVERY:
+            self._shown = time.monotonic()
+            self.note(f"{name}: {100 * share:.0f}%")
+
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
@@ -84,6 +97,23 @@ class LineDisplay:
 
 class SilentDisplay(LineDisplay):
     def note(self, text: str) -> None: ...
+
+
+class StageProgress(Silent):
+    """Progress of work within a run, on its display."""
+
+    def __init__(self, display: Display) -> None:
+        self.display, self.name, self.total = display, "", 1.0
+
+    def stage(self, name: str, total: float | None = None) -> None:
+        self.name, self.total = name, total or 1.0
+        self.display.stage(name, 0.0)
+
+    def advance(self, done: float) -> None:
+        self.display.stage(self.name, done / self.total)
+
+    def note(self, text: str) -> None:
+        self.display.note(text)
 
 
 class MetricsFile:

@@ -37,7 +37,7 @@ def stage(system: System, update: int) -> tuple[bool, ...]:
 
 
 @dataclass
-class Recording:
+class RecordedUpdate:
     graph: torch.cuda.CUDAGraph
     batch: Batch
     dial: Tensor | None
@@ -92,7 +92,7 @@ class GraphedUpdates:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seen: Counter[Hashable] = Counter()
-        self.recordings: dict[tuple[Hashable, ...], Recording] = {}
+        self.recordings: dict[tuple[Hashable, ...], RecordedUpdate] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(
@@ -113,5 +113,5 @@ class GraphedUpdates:
         # Other threads prepare and pin batches meanwhile, which a stricter mode would forbid.
         with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
             losses = update(own, dials, shares)
-        self.recordings[key] = Recording(graph, own, dials, shares, losses)
+        self.recordings[key] = RecordedUpdate(graph, own, dials, shares, losses)
         return self.recordings[key].replay(batch, dial, share)

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from waitinfo.training.advice import advice
 from waitinfo.training.checkpoint import load_newest
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, LineDisplay, SilentDisplay
 from waitinfo.training.distributed import join_processes
+from waitinfo.training.head_run import train_head, trains_head
 from waitinfo.training.run_folder import begin_run, full_settings, stop_politely
 from waitinfo.training.trainer import Trainer
 
@@ -22,10 +24,16 @@ def train(
     resume: bool = False,
     display: Display | None = None,
     recipe: Path | None = None,
+    started: float | None = None,
 ) -> dict[str, Any]:
-    """Train as `waitinfo train` does; `values` are the settings as given."""
-    started = time.monotonic()
+    """Train as `waitinfo train` does; `values` are the settings as given.
+
+    The time of the run counts from `started`, on the clock `time.monotonic`.
+    """
+    started = time.monotonic() if started is None else started
     settings, _ = full_settings(values, out, resume)
+    if trains_head(settings):
+        return train_head(settings, out, resume, display or LineDisplay(), recipe)
     with join_processes(RunConfig.from_values(settings).training.device) as processes:
         display = (display or LineDisplay()) if processes.leads else SilentDisplay()
         with begin_run(values, out, resume, recipe, processes) as (run, corpus):
@@ -40,6 +48,8 @@ def train(
                     summary = trainer.train()
                 if not summary["paused"]:
                     display.note(_farewell(out, summary))
+                    if warning := advice(run, out, trainer.validator.level):
+                        display.note(warning)
                 return summary
             finally:
                 display.close()
@@ -76,8 +86,17 @@ def _facts(trainer: Trainer) -> list[str]:
         f"vocabulary {len(trainer.corpus.vocabulary.target):,}",
         f"{trainer.model.parameter_count():,} parameters on {trainer.device}, "
         f"{tokens:,} tokens an update",
+        *([_size(trainer)] if trainer.run.sizes else []),
         *([f"chosen to fit: {chosen}"] if chosen else []),
     ]
+
+
+def _size(trainer: Trainer) -> str:
+    """Why the size is what it is."""
+    seen = ", ".join(f"{size} {epochs:g}" for size, epochs in trainer.run.sizes.items())
+    minutes = trainer.config.max_minutes
+    given = f"{minutes:g} minutes on this machine" if minutes else "this text"
+    return f"size {trainer.run.size}: should learn most from {given} (epochs it sees: {seen})"
 
 
 def _shown(value: object) -> str:

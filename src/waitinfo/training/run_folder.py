@@ -23,9 +23,10 @@ from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.building import starting_model
 from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
-from waitinfo.training.defaults import choose_settings, observe
+from waitinfo.training.defaults import Circumstances, choose_settings, observe
 from waitinfo.training.distributed import ProcessGroup
 from waitinfo.training.schedule import TIMED_COOLDOWN
+from waitinfo.training.shape import choose_size, may_choose_size
 
 RUN = "run.json"
 LOCK = ".lock"
@@ -100,9 +101,15 @@ def fit_settings(
     names = given_names(values)
     open_names = {"batch_tokens", "warmup", "validate_every", "log_every"} - names["training"]
     open_stages = set(run.system.milestones) - names["system"]
-    timed = bool(run.training.max_minutes and (open_names or open_stages))
-    seen = observe(run, corpus, processes, timed, free="threads" not in names["training"])
-    return choose_settings(run, names, seen)
+    open_size = "size" not in values and may_choose_size(run)
+    timed = bool(run.training.max_minutes and (open_names or open_stages or open_size))
+    free = "threads" not in names["training"]
+
+    def chosen(run: RunConfig) -> tuple[dict[str, Any], Circumstances]:
+        seen = observe(run, corpus, processes, timed, free)
+        return choose_settings(run, names, seen), seen
+
+    return choose_size(run, chosen) if open_size else chosen(run)[0]
 
 
 def full_settings(

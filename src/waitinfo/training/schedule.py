@@ -55,12 +55,18 @@ def next_progress(config: TrainingConfig, before: float, timed: float, updates: 
     return 1.0 if progress > 1 - 1e-9 else progress  # steps may not quite add up to 1
 
 
+def updates_apart(update: int, validated_at: int, progress: float) -> float:
+    """Updates from the latest validation (-1: none), or to the end of the run if that is nearer."""
+    left = update * (1 - progress) / max(progress, 1e-9)
+    return min(left, update - validated_at) if validated_at >= 0 else left
+
+
 def _estimate(before: float, seconds: float) -> float:
     """How long the next one will take: at least as the latest, soon forgetting a slow one."""
     return max(seconds, (before + seconds) / 2)
 
 
-class Clock:
+class RunClock:
     """Time spent on a run over all its calls, and time to be kept for ending it."""
 
     def __init__(

@@ -28,15 +28,18 @@ from waitinfo.training.building import build_model, compile_model
 from waitinfo.training.checkpoint import (
     Checkpoint,
     discard_newer,
+    load_optimizer,
+    optimizer_tensors,
     save_checkpoint,
 )
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, MetricsFile
 from waitinfo.training.distributed import ProcessGroup, Tally
-from waitinfo.training.schedule import Clock, learning_rate, next_progress
+from waitinfo.training.schedule import RunClock, learning_rate, next_progress, updates_apart
 from waitinfo.training.updates import Skips, Updater, all_finite
 from waitinfo.training.validation import Validator
 
+VALIDATION_LIMIT = 0.02  # share of a timed run that one validation may take
 MEASURE_AT = 0.1  # share of a timed run after which it has validated and saved once
 MOST_SKIPPED = 20  # updates in a row without a finite gradient before a run gives up
 
@@ -72,10 +75,11 @@ class Trainer:
             self.system,
             check_dial(self.system, self.config.validate_k),
             self.config.validate_sentences,
+            60 * self.config.max_minutes * VALIDATION_LIMIT if self._frugal else None,
         )
         self.metrics = MetricsFile(out / "metrics.jsonl", processes.leads)
         self.now, self.started = now, now() if started is None else started
-        self.clock = Clock(self.config, now, self.started)
+        self.clock = RunClock(self.config, now, self.started)
         self.update = 0  # updates done
         self.progress = 0.0  # share of the run that is done
         self.best: float | None = None
@@ -165,11 +169,12 @@ class Trainer:
         # A timed run must know early how long its end will take.
         unmeasured = bool(self.clock.limit) and "checkpoint" not in self.clock.durations
         early = unmeasured and self.progress >= MEASURE_AT
+        first = early and self.validated_at < 0
         if self.update % config.checkpoint_every == 0:
             self._due |= {"snapshot", "checkpoint"}
         elif early or self._overdue():
             self._due.add("checkpoint")
-        validate = (self.update % config.validate_every == 0 and self._affordable()) or early
+        validate = (self.update % config.validate_every == 0 and self._affordable()) or first
         if validate or self._due:
             self._validate_and_save(validate)
 
@@ -186,11 +191,18 @@ class Trainer:
         if settled:
             self._due.clear()
 
+    @property
+    def _frugal(self) -> bool:
+        """Whether validations must fit a timed run."""
+        return bool(self.config.max_minutes) and "validate_every" in self.run.chosen
+
     def _affordable(self) -> bool:
         """Whether a validation fits a timed run, unless the user said how often to validate."""
-        if not self.clock.limit or "validate_every" not in self.run.chosen:
+        if not self._frugal:
             return True
-        return bool(self.processes.agree(float(self.clock.affords("validation"))))
+        apart = updates_apart(self.update, self.validated_at, self.progress)
+        fits = self.clock.affords("validation") and apart > self.config.validate_every / 2
+        return bool(self.processes.agree(float(fits)))
 
     def _overdue(self) -> bool:
         """Whether more time than the user would want to lose has passed since a checkpoint."""
@@ -316,7 +328,7 @@ class Trainer:
         """Everything that an update changes."""
         return {
             "weights": self.model.weights(),
-            "optimizer": self._optimizer_tensors(),
+            "optimizer": optimizer_tensors(self.optimizer),
             "average": self.average.state(),
         }
 
@@ -341,27 +353,15 @@ class Trainer:
     def _diverged(what: str) -> WaitinfoError:
         return WaitinfoError(f"{what}; lower training.lr or raise training.warmup, and resume")
 
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{index}.{name}": torch.as_tensor(value)
-            for index, values in self.optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-        }
-
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint."""
         self.model.load_weights(checkpoint.tensors["weights"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in checkpoint.tensors["optimizer"].items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        load_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
         self.average.load(checkpoint.tensors["average"], checkpoint.update)
         self.updater.guard.restore(checkpoint.state.get("skipped", 0))
         self.update = self.saved_at = checkpoint.update
         self.best = checkpoint.state["best"]
-        self.clock = Clock(self.config, self.now, self.started, checkpoint.state["spent"])
+        self.clock = RunClock(self.config, self.now, self.started, checkpoint.state["spent"])
         self.clock.durations.update(checkpoint.state["durations"])
         # A run that was given more time goes back to before its cool-down.
         progress = min(checkpoint.state.get("progress", 0.0), self.clock.progress)

@@ -70,7 +70,7 @@ def _align_back(P, ARRIVING, GRADIENT, OUT, targets, sources, BLOCK: tl.constexp
         tl.store(OUT + row, q * (gradient - after_next), mask=inside)
 
 
-class _ExpectedAlignment(torch.autograd.Function):
+class _FusedExpectedAlignment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, p: Tensor) -> Tensor:
         p = p.contiguous()
@@ -95,7 +95,7 @@ class _ExpectedAlignment(torch.autograd.Function):
 
 def expected_alignment(p: Tensor) -> Tensor:
     """Probability of stopping at each token: p [B, H, T, S] -> [B, H, T, S], float32."""
-    return _ExpectedAlignment.apply(p)
+    return _FusedExpectedAlignment.apply(p)
 
 
 @triton.jit

@@ -100,12 +100,12 @@ class NativeMatrix:
         plain, *scaling = (
             None if part is None else part.contiguous().numpy() for part in (weight, factor, bias)
         )
-        code.code.waitinfo_pack(
+        groups = code.code.waitinfo_pack(
             address(plain), outputs, inputs, address(repeated), repeats, int(positive),
             *map(address, scaling), address(self.weights),
         )  # fmt: skip
         self.linear = Linear(
-            self.weights.ctypes.data, inputs, outputs, -(-(inputs + repeats) // 4), positive,
+            self.weights.ctypes.data, inputs, outputs, groups, positive,
             *(array.ctypes.data for array in self._prepared),
         )  # fmt: skip
         self.linear.repeats = repeats

@@ -24,7 +24,7 @@ from waitinfo.streaming.engine.events import LENGTH, LOOP, TokenEvents
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
 from waitinfo.streaming.recorded.launches import (
     STEPS,
-    Recorder,
+    LaunchRecorder,
     Tables,
     buffers,
     scratch_inputs,
@@ -121,7 +121,7 @@ class RecordedBackend(Backend):
         self.steps = kind(
             model, system, rules.guard, rules.cuts_loops, device, self.source, self.target
         )
-        self.recorder = Recorder(model.device)
+        self.recorder = LaunchRecorder(model.device)
         self._tables = Tables(model.device, ROWS[-1], smallest(ROWS, count))
         self._again_host, self._again = buffers(REWRITE_IN * ROWS[-1], model.device)
         self._again_out = torch.zeros(

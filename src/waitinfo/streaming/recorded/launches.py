@@ -130,7 +130,7 @@ class Tables:
             torch.cuda.current_stream(self.device).synchronize()
 
 
-class Recorder:
+class LaunchRecorder:
     """Recordings by key. A step that cannot be recorded is computed launch by launch."""
 
     def __init__(self, device: torch.device) -> None:

@@ -71,7 +71,7 @@ class Lexicon:
         return self._known[word]
 
 
-class Recogniser:
+class Mishearing:
     """Makes errors at a rate: the expected number of word edits, divided by the words."""
 
     SUBSTITUTE, CUT, DROP = 0.55, 0.15, 0.2  # shares; the rest adds a word
@@ -160,7 +160,7 @@ class Speaker:
         self._reader = READERS.get(self.language)
         self._fillers = FILLERS.get(self.language, ())
         words = map(lower_without_punctuation, texts) if self.style.errors else ()
-        self._recogniser = Recogniser(Lexicon(words, self.language), self.style.errors, self.random)
+        self._mishearing = Mishearing(Lexicon(words, self.language), self.style.errors, self.random)
 
     @property
     def knows_language(self) -> bool:
@@ -181,7 +181,7 @@ class Speaker:
         if not words:
             return text
         if style.errors:
-            words = self._recogniser.mishear(words)
+            words = self._mishearing.mishear(words)
         if style.repeats:
             words = self._repeat(words)
         if style.fillers and self._fillers:

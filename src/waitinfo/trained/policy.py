@@ -1,0 +1,35 @@
+"""Weights that a policy has of its own, as the veto's head: `policy.safetensors` in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from waitinfo.errors import WaitinfoError
+
+POLICY = "policy.safetensors"
+
+
+def read_policy(folder: Path) -> dict[str, NDArray[Any]]:
+    """The weights that a policy has of its own, if there are any."""
+    path = folder / POLICY
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be read as safetensors ({error})") from None
+
+
+def write_policy(folder: Path, tensors: dict[str, NDArray[Any]]) -> None:
+    """Store the weights that a policy has of its own."""
+    path = folder / POLICY
+    try:
+        save_file(tensors, path)
+        path.chmod(0o644)  # as readable as the other files of the folder
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be written ({error})") from None
