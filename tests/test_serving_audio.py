@@ -26,12 +26,10 @@ from waitinfo.serving.settings import Settings
 BLOCK = 3200  # bytes: 0.1 s at 16 kHz
 
 
-def hub(
-    recogniser: str = "tones", voices: int = 2, keys: Keys | None = None, **options: Any
-) -> Hub:
+def hub(recogniser: str = "tones", voices: int = 2, keys: Keys | None = None) -> Hub:
     metrics = Metrics()
-    hearing = Hearing(metrics.registry, f"tests.listening:{recogniser}", voices)
-    return Hub(Models([toy_served(metrics)]), Settings(**options), keys, metrics, hearing)
+    hearing = Hearing(metrics, f"tests.listening:{recogniser}", voices)
+    return Hub(Models([toy_served(metrics)]), Settings(), keys, metrics, hearing)
 
 
 @pytest.fixture(scope="module")
