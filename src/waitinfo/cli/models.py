@@ -28,6 +28,10 @@ class ModelsArguments(PluginOptions):
             help="Write a published model as a model folder: Firefox, CTranslate2, .argosmodel …",
         ),
     ] = None
+    source_language: Annotated[
+        str | None, typer.Option("--from", help="Source language, if the model does not say it.")
+    ] = None
+    target_language: Annotated[str | None, typer.Option("--to", help="Target language.")] = None
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
     dtype: Annotated[
         str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
@@ -50,7 +54,7 @@ def models(options: ModelsArguments) -> None:
     if options.pack is not None and options.published is not None:
         raise WaitinfoError("--pack and --import: give one of them")
     if options.published is not None:
-        _import(options.published, options.out, options.dtype)
+        _import(options)
     elif options.pack is not None:
         options.load_plugins()
         _pack(options.pack, options.out, options.dtype)
@@ -100,13 +104,16 @@ def _show(name: str) -> None:
     note(f"folder: {models[name].folder}")
 
 
-def _import(source: Path, out: Path | None, dtype: str) -> None:
+def _import(options: ModelsArguments) -> None:
     from waitinfo.cli.console import note
     from waitinfo.importing import SYSTEM, import_model
+    from waitinfo.text.languages import Languages
 
-    if out is None:
+    source, out = options.published, options.out
+    if source is None or out is None:
         raise WaitinfoError("--import: give --out, the folder to write")
-    import_model(source, out, dtype)
+    languages = Languages(options.source_language, options.target_language)
+    import_model(source, out, options.dtype, languages=languages)
     size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     note(f"{out}: {size / 1e6:.1f} MB of weights; it translates by {SYSTEM}, see --system")
 

@@ -93,6 +93,13 @@ class SystemChoice(PluginOptions):
 class DecodingOptions(ComputeOptions, SystemChoice):
     """How models are decoded."""
 
+    source_language: Annotated[
+        str | None, typer.Option("--from", help="Source language, for a model of many.")
+    ] = None
+    target_language: Annotated[
+        str | None, typer.Option("--to", help="Target language, for a model of many.")
+    ] = None
+
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
         from waitinfo.config import system_options
@@ -101,7 +108,8 @@ class DecodingOptions(ComputeOptions, SystemChoice):
 
         self.load_plugins()
         options = system_options(self.settings)
-        return load_model(find_model(path), self.device, self.dtype, self.system, options)
+        loaded = load_model(find_model(path), self.device, self.dtype, self.system, options)
+        return loaded.between(self.source_language, self.target_language)
 
 
 @dataclass(kw_only=True)

@@ -27,6 +27,10 @@ class ServeArguments(SystemChoice):
             "--model", help="Model or run folders, or names [default: all bundled models]."
         ),
     ] = field(default_factory=list)
+    sources: Annotated[
+        str, typer.Option("--from", help="Of a model of many languages: offer these, as de,en …")
+    ] = ""
+    targets: Annotated[str, typer.Option("--to", help="… into these [default: all].")] = ""
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000
     streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32
@@ -110,6 +114,8 @@ def serve(options: ServeArguments) -> None:
 
         waitinfo serve --model run --port 8080 --streams 64
 
+        waitinfo serve --model nllb --from de,en --to pt,fr
+
         waitinfo serve --recogniser whisper-small --voices 8
 
         waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
@@ -155,6 +161,7 @@ def serve(options: ServeArguments) -> None:
         dtype=options.dtype,
         system=options.system,
         options=system_options(options.settings),
+        offered=(_codes(options.sources), _codes(options.targets)),
         plugins=tuple(path.absolute() for path in options.plugins),
         recogniser=options.recogniser,
         voices=options.voices,
@@ -187,6 +194,10 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
     note(f"{options.replicas} replicas at {_address(options.host, options.port)} (Ctrl-C ends)")
     cluster.wait_for_a_signal()
     cluster.stop()
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(code.strip() for code in text.split(",") if code.strip())
 
 
 def _address(host: str, port: int) -> str:

@@ -7,27 +7,28 @@ published model is run: weights are read as numbers, and pickles are refused.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing import bergamot, ctranslate2, opus
+from waitinfo.importing import bergamot, ctranslate2, m2m100, opus
 from waitinfo.importing.published import Published
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.integers.packing import measure_inputs
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import build_system
-from waitinfo.text.languages import Languages
+from waitinfo.text.languages import UNKNOWN, Languages, find_code
 from waitinfo.trained.saving import STORED, save_model
 
 SYSTEM = "local-agreement"  # of an imported model, unless another is asked for
 PICKLES = (".pt", ".pth", ".ckpt", ".pkl", "pytorch_model.bin")
 KINDS = (
     "a Firefox or Bergamot folder (model.*.bin and vocab.*.spm), a CTranslate2 folder (model.bin), "
-    "an .argosmodel file, or a Marian folder of transformers (config.json and safetensors)"
+    "an .argosmodel file, or a Marian, M2M100 or NLLB folder of transformers (config.json and "
+    "safetensors)"
 )
 
 
@@ -48,9 +49,10 @@ def read_published(source: Path) -> Published:
     if "format" in config:
         raise WaitinfoError(f"{source}: a model of waitinfo already; use it as it is")
     kind = config.get("model_type")
-    if kind == opus.KIND and list(source.glob("model*.safetensors")):
-        return opus.read(source, config)
-    if kind not in (None, opus.KIND):
+    readers = {opus.KIND: opus.read, m2m100.KIND: m2m100.read}
+    if kind in readers and list(source.glob("model*.safetensors")):
+        return readers[kind](source, config)
+    if kind is not None and kind not in readers:
         raise WaitinfoError(f"{source}: a model of type {kind} cannot be imported; give {KINDS}")
     for path in sorted(source.iterdir()):
         _refuse(path)
@@ -90,12 +92,18 @@ def build(published: Published) -> Transformer:
     return model.eval()
 
 
+def _named(languages: Languages, tokens: dict[str, int]) -> dict[str, str]:
+    """The languages that were given, as the model calls them."""
+    given = {side: code for side, code in asdict(languages).items() if code is not None}
+    return {side: find_code(code, tokens) for side, code in given.items()} if tokens else given
+
+
 def import_model(
     source: Path,
     out: Path,
     dtype: str = "int8",
     system: str = SYSTEM,
-    languages: Languages | None = None,
+    languages: Languages = UNKNOWN,
 ) -> None:
     """Write a published model as a model folder."""
     if out.exists():
@@ -105,14 +113,9 @@ def import_model(
     published = read_published(source)
     model, chosen = build(published), build_system(system)
     chosen.check_model(model.config)
-    known = published.languages
-    if languages is not None:
-        known = replace(
-            known,
-            source=languages.source or known.source,
-            target=languages.target or known.target,
-        )
+    known = replace(published.languages, **_named(languages, published.language_tokens))
     save_model(
         out, model, model.weights(), chosen, published.vocabulary, dtype, languages=known,
         inputs=measure_inputs(model) if dtype == "int8" else None,
+        language_tokens=published.language_tokens,
     )  # fmt: skip

@@ -67,7 +67,9 @@ class Hub:
         self._large: Counter[str] = Counter()  # requests by address
         self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
-        self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
+        self.keys.share(
+            self.settings.address_streams, sum(m.translator.streams for m in models.engines)
+        )
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.draining = False
         self._connections: dict[Stoppable, None] = {}
@@ -215,6 +217,7 @@ class Plan:
     dtype: str = "auto"
     system: str | None = None  # of all models; None: each one's own
     options: dict[str, Any] = field(default_factory=dict)  # of the system
+    offered: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a model of many languages
     plugins: tuple[Path, ...] = ()
     recogniser: str | None = None  # None: the default one, once somebody speaks
     voices: int = VOICES  # audio streams at a time
@@ -238,9 +241,9 @@ class Plan:
         load_plugins(self.plugins)
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
-            self.options,
+            self.options, self.offered,
         )  # fmt: skip
-        for served in models:  # before any client, so that /readyz means that it is fast
+        for served in models.engines:  # before any client, so that /readyz means that it is fast
             served.translator.warm_up()
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)

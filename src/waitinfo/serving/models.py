@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
-from waitinfo.text.languages import Languages
+from waitinfo.text.languages import UNKNOWN, Languages, find_code
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
+MOST_DIRECTIONS = 100  # of one model of many languages
 COMPARED = ("wait-k", "full")  # systems beside a model's own, to see them side by side
 
 
@@ -30,6 +32,7 @@ class Served:
     translator: Translator
     server: AsyncTranslator
     vocabulary: str  # fingerprint of the tokenizers
+    direction: Languages = UNKNOWN  # of a model of many languages; its translator serves several
 
     @property
     def system(self) -> System:
@@ -37,7 +40,8 @@ class Served:
 
     @property
     def languages(self) -> Languages:
-        return self.translator.loaded.languages
+        known = self.translator.loaded.languages
+        return known if self.direction == UNKNOWN else self.direction
 
     @property
     def free(self) -> int:
@@ -53,7 +57,10 @@ class Served:
         """Open a stream that takes any pieces of text."""
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
-        return self.server.stream(k, raw=True, segment=segmenter, history=0, replay=replay, lag=lag)
+        return self.server.stream(
+            k, raw=True, segment=segmenter, history=0, replay=replay, lag=lag,
+            languages=self.direction,
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """What `GET /v1/models` says."""
@@ -110,6 +117,11 @@ class Models:
         return systems[system] if system is not None else next(iter(systems.values()))
 
     @property
+    def engines(self) -> list[Served]:
+        """One of all that share a translator."""
+        return list({id(each.translator): each for each in self}.values())
+
+    @property
     def main(self) -> list[Served]:
         """Every model under its own system."""
         return [next(iter(systems.values())) for systems in self._served.values()]
@@ -136,10 +148,12 @@ def load_models(
     compare: int = 0,
     system: str | None = None,
     options: dict[str, Any] | None = None,
+    offered: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Models:
     """Load models, each under its own system or under another one.
 
-    With `compare`, they are also loaded under wait-k and full, with so many streams each.
+    With `compare`, they are also loaded under wait-k and full, with so many streams each. A model
+    of many languages is offered from each of some to each of others; without these, all of them.
     """
     served: list[Served] = []
     names: set[str] = set()
@@ -150,10 +164,39 @@ def load_models(
         if name in names:
             raise WaitinfoError(f"{path}: another model is called {name}; rename the folder")
         names.add(name)
-        served.append(serve_model(name, loaded, metrics, streams))
+        directions = _directions(loaded, *offered) if loaded.language_tokens else []
+        if directions:
+            loaded = dataclasses.replace(loaded, languages=directions[0])
+        found = [serve_model(name, loaded, metrics, streams)]
         if compare:
-            served += _others(name, loaded, metrics, compare)
+            found += _others(name, loaded, metrics, compare)
+        served += [one for each in found for one in _each_way(each, directions)]
     return Models(served)
+
+
+def _directions(
+    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str]
+) -> list[Languages]:
+    """Between which languages a model of many is offered."""
+    known = loaded.language_tokens
+    sides = [[find_code(code, known) for code in side] or known for side in (sources, targets)]
+    found = [Languages(a, b) for a, b in product(*sides) if a != b]
+    if not 0 < len(found) <= MOST_DIRECTIONS:
+        raise WaitinfoError(
+            f"{loaded.folder}: translates between {len(known)} languages; choose up to "
+            f"{MOST_DIRECTIONS} directions, such as --from de,en --to pt"
+        )
+    return found
+
+
+def _each_way(served: Served, directions: Sequence[Languages]) -> list[Served]:
+    """The same model once for every direction."""
+    if not directions:
+        return [served]
+    return [
+        dataclasses.replace(served, name=f"{served.name}.{d.source}-{d.target}", direction=d)
+        for d in directions
+    ]
 
 
 def serve_model(name: str, loaded: LoadedModel, metrics: Metrics, streams: int) -> Served:

@@ -19,6 +19,7 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
+from waitinfo.text.languages import UNKNOWN, Languages
 
 EXIT_SECONDS = 30  # that the interpreter waits for a round under way when it ends
 
@@ -45,11 +46,12 @@ class AsyncTranslator:
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
         self._worker.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history, replay, lag)
+        channel = translator._open_channel(k, raw, segment, history, replay, lag, languages)
         return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
 
     def _notifier(self) -> _Notifier:

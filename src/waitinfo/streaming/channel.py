@@ -211,6 +211,7 @@ class Rounds:
                 replay = channel.replay
                 kept = replay.path[: replay.kept]
                 self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
+                self._open(channel)
                 self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
@@ -269,6 +270,13 @@ class Rounds:
         assert channel.slot is not None
         self.engine.reset(channel.slot, channel.k)
         self.engine.set_patience(channel.slot, channel.session.patience)
+        self._open(channel)
+
+    def _open(self, channel: Channel) -> None:
+        """Begin a sentence as its languages ask."""
+        if channel.session.opening is not None:
+            assert channel.slot is not None
+            self.engine.force(channel.slot, channel.session.opening.path)
 
     def give_back(self, channel: Channel) -> None:
         """Free the slot of a stream, if it has one."""

@@ -20,6 +20,7 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
+from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
@@ -121,15 +122,18 @@ class Translator:
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> Stream:
         """Open a stream at dial k, or one that holds a `lag` in words by turning its dial.
+
+        `languages`: of a model of many, where they are not those that it was loaded for.
 
         With `raw`, text may arrive in any pieces, not only in words. `segment` says where sentences
         end: `auto`, `punctuation`, `pause` or `pause:SECONDS`, `none` (a sliding window) or
         `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
         and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history, replay, lag)
+        channel = self._open_channel(k, raw, segment, history, replay, lag, languages)
         return Stream(self._scheduler, channel, self.dials)
 
     def _open_channel(
@@ -140,7 +144,9 @@ class Translator:
         history: int | None,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> Channel:
+        loaded = self.loaded.between(languages.source, languages.target)
         if k is not None and lag is not None:
             raise WaitinfoError("give a stream k or lag, not both")
         if k is None and lag is None:
@@ -157,7 +163,8 @@ class Translator:
             segmentation,
             engine.has_info,
             slides=self.system.simultaneous,
-            language=self.loaded.languages.source,
+            language=loaded.languages.source,
+            opening=loaded.opening,
         )
         if replay is not None:
             replay.check(len(self.vocabulary.target), session.limit, len(self.system.memory))
@@ -236,6 +243,7 @@ def load(
     segment: str = "auto",
     recorded: bool = True,
     plugins: Iterable[str | Path] = (),
+    languages: Languages = UNKNOWN,
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
@@ -244,8 +252,9 @@ def load(
     int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams
     without a dial of their own hold `lag`, in words, if the model is calibrated. `segment` says how
     streams find the ends of sentences, unless they are told otherwise. On a GPU, `recorded` rounds
-    are many times as fast.
+    are many times as fast. `languages` chooses two of a model of many.
     """
     load_plugins(plugins)
     loaded = load_model(find_model(model), device, dtype, system, options)
+    loaded = loaded.between(languages.source, languages.target)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from waitinfo.model.tensors import load_stored, save_weights
 from waitinfo.model.transformer import Transformer
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
-from waitinfo.text.languages import UNKNOWN, Languages
+from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
 from waitinfo.trained.policy import read_policy, write_policy
@@ -41,9 +41,36 @@ class LoadedModel:
     vocabulary: Vocabulary
     folder: Path
     languages: Languages = UNKNOWN
+    language_tokens: dict[str, int] = field(default_factory=dict)  # of a model of many languages
 
     def __post_init__(self) -> None:
         self.system.prepare(self.vocabulary)
+
+    @property
+    def opening(self) -> Opening | None:
+        """The tokens of the two languages, where the model needs them."""
+        if not self.language_tokens:
+            return None
+        if self.languages.source is None or self.languages.target is None:
+            raise WaitinfoError(
+                f"{self.folder}: translates between {len(self.language_tokens)} languages; "
+                "give two of them with --from and --to"
+            )
+        codes = self.languages.source, self.languages.target
+        return Opening(*(self.language_tokens[code] for code in codes))
+
+    def between(self, source: str | None, target: str | None) -> LoadedModel:
+        """The same model from one language to another; None leaves a side as it is."""
+        wanted = {"source": source, "target": target}
+        changes = {side: code for side, code in wanted.items() if code is not None}
+        if self.language_tokens:
+            changes = {side: find_code(c, self.language_tokens) for side, c in changes.items()}
+            return replace(self, languages=replace(self.languages, **changes))
+        known = asdict(self.languages)
+        for side, code in changes.items():
+            if known[side] not in (None, code):
+                raise WaitinfoError(f"{self.folder}: its {side} is {known[side]}, not {code}")
+        return self
 
 
 def save_model(
@@ -56,10 +83,11 @@ def save_model(
     part_bytes: int | None = None,
     languages: Languages = UNKNOWN,
     inputs: dict[str, Tensor] | None = None,
+    language_tokens: dict[str, int] | None = None,
 ) -> None:
     """Write a model folder; an existing one is replaced only once the new one is complete.
 
-    inputs: what `measure_inputs` returns, for int8.
+    inputs: what `measure_inputs` returns, for int8. language_tokens: of a model of many languages.
     """
     if dtype not in STORED:
         raise unknown("weights dtype", dtype, STORED)
@@ -75,6 +103,7 @@ def save_model(
             "format": FORMAT,
             "waitinfo": waitinfo.__version__,
             **languages.entry(),
+            **({"language_tokens": language_tokens} if language_tokens else {}),
             "system": {"name": system.name, **asdict(system.options)},
             "model": asdict(model.config),
         }
@@ -169,7 +198,18 @@ def load_model(
         reason = str(error).splitlines()[0]
         raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
-    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages)
+    tokens = _language_tokens(config, folder)
+    return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages, tokens)
+
+
+def _language_tokens(config: dict[str, Any], folder: Path) -> dict[str, int]:
+    found = config.get("language_tokens", {})
+    size = config["model"].get("source_vocabulary", 0)
+    if isinstance(found, dict) and all(
+        isinstance(token, int) and 0 <= token < size for token in found.values()
+    ):
+        return found
+    raise WaitinfoError(f"{folder / CONFIG}: language_tokens must name tokens by language")
 
 
 def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.model.transformer import Transformer
+from waitinfo.text.languages import Opening
 from waitinfo.text.special import EOS, PAD
 from waitinfo.translation.search import CROWDED, Candidate, Search
 
@@ -53,8 +54,9 @@ class BeamSearch(Search):
         penalty: float = 1.0,
         best: int = 1,
         others: Sequence[Transformer] = (),
+        opening: Opening | None = None,
     ) -> None:
-        super().__init__(model, sources, width, others)
+        super().__init__(model, sources, width, others, opening)
         self.width, self.penalty = width, penalty
         count, device = len(sources), model.device
         exact = torch.promote_types(model.dtype, torch.float32)
@@ -155,5 +157,5 @@ class BeamSearch(Search):
                     continue
                 tokens = row[: row.index(PAD)] if PAD in row else row
                 ended = tokens[-1] == EOS
-                tokens = tokens[:-1] if ended else tokens
+                tokens = tokens[self.opening is not None : -1 if ended else None]
                 self.results[place].append(Candidate(tokens, logp, ended))

@@ -17,6 +17,7 @@ from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import System, check_dial
+from waitinfo.text.languages import Opening
 from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.sampling import Sampler, sentence_keys
@@ -156,6 +157,7 @@ class SentenceDecoder:
         others: Sequence[LoadedModel] = (),
     ) -> None:
         self.model, self.system, self.options = loaded.model, loaded.system, options
+        self.opening = loaded.opening
         self.others = [check_ensemble(loaded, other).model for other in others]
         self.k = options.dial(loaded.system)
         self.budget = Budget.for_model(loaded.model, rows).shared(1 + len(others))
@@ -189,15 +191,16 @@ class SentenceDecoder:
         options = self.options
         if options.beam > 1:
             search = BeamSearch(
-                self.model, sentences, options.beam, options.penalty, options.best, self.others
-            )
+                self.model, sentences, options.beam, options.penalty, options.best, self.others,
+                self.opening,
+            )  # fmt: skip
             return search.run()
         choose = None
         if options.samples:
             keys = sentence_keys(options.seed, places, options.best).to(self.model.device)
             choose = Sampler(keys, options.temperature, options.top_k)
         return GreedySearch(
-            self.model, sentences, self.copies, choose, options.scores, self.others
+            self.model, sentences, self.copies, choose, options.scores, self.others, self.opening
         ).run()
 
     def _shrink(self, rows: int) -> None:
@@ -216,7 +219,8 @@ class SentenceDecoder:
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
         """Translate as streams that get all their input at once."""
-        decoder = Decoder(self.model, self.system, self.options.ending, self.budget.rows)
+        rows, ending = self.budget.rows, self.options.ending
+        decoder = Decoder(self.model, self.system, ending, rows, self.opening)
         results = decoder.results(sentences, self.k)
         while some := list(islice(results, self.budget.rows)):
             found = [[Candidate(h.tokens, 0.0, h.ended)] for _, h in some]
@@ -243,11 +247,16 @@ class BeamDecoder:
     """Translates tokenized sentences with a beam. The score is log p / length^penalty."""
 
     def __init__(
-        self, model: Transformer, beam: int, penalty: float = 1.0, rows: int | None = None
+        self,
+        model: Transformer,
+        beam: int,
+        penalty: float = 1.0,
+        rows: int | None = None,
+        opening: Opening | None = None,
     ) -> None:
         if beam < 1:
             raise WaitinfoError(f"--beam {beam}: must be at least 1")
-        self.model, self.beam, self.penalty = model, beam, penalty
+        self.model, self.beam, self.penalty, self.opening = model, beam, penalty, opening
         self.budget = Budget.for_model(model, rows)
 
     def decode(self, sentences: Sequence[list[int]]) -> list[Hypothesis]:
@@ -259,7 +268,8 @@ class BeamDecoder:
         """Yield translations with the indices of their sentences, one batch at a time."""
         for indices in self.budget.batches([len(s) for s in sentences], self.beam):
             some = [sentences[i] for i in indices]
-            found = BeamSearch(self.model, some, self.beam, self.penalty).run()
+            search = BeamSearch(self.model, some, self.beam, self.penalty, opening=self.opening)
+            found = search.run()
             for index, source, candidates in zip(indices, some, found, strict=True):
                 yield index, self._hypothesis(source, candidates[0])
 

@@ -25,6 +25,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.model.views import CachePosition, Encoded, Memory
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop
+from waitinfo.text.languages import Opening
 from waitinfo.text.special import BOS, EOS, PAD
 
 STRIDE = {"cpu": 1, "cuda": 8}  # steps between two looks at which rows are finished
@@ -112,8 +113,11 @@ class Search:
         sources: Sequence[Sequence[int]],
         copies: int,
         others: Sequence[Transformer] = (),
+        opening: Opening | None = None,
     ) -> None:
-        self.model, self.copies = model, copies
+        self.model, self.copies, self.opening = model, copies, opening
+        if opening is not None:
+            sources = [[opening.source, *source] for source in sources]
         self.others = [Search(other, sources, copies) for other in others]
         device = model.device
         counts = np.fromiter(map(len, sources), np.int64, len(sources))
@@ -175,7 +179,11 @@ class Search:
         return model.logits(decoded.states[:, -1])
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Rule out the tokens that are never written."""
+        """Rule out the tokens that are never written, and at first all but the language's."""
+        if self.opening is not None and self.written == 1:
+            others = torch.ones_like(logits, dtype=torch.bool)
+            others[:, self.opening.target] = False
+            logits.masked_fill_(others, -torch.inf)
         logits[:, PAD].fill_(-torch.inf)
         logits[:, BOS].fill_(-torch.inf)
         return logits
@@ -225,8 +233,9 @@ class GreedySearch(Search):
         choose: Choice | None = None,
         scores: bool = False,
         others: Sequence[Transformer] = (),
+        opening: Opening | None = None,
     ) -> None:
-        super().__init__(model, sources, copies, others)
+        super().__init__(model, sources, copies, others, opening)
         self.choose, self.scores, self.sources = choose, scores, sources
         count, device = len(self.lengths), model.device
         self.origin = torch.arange(count, device=device)  # [R] which of all rows these are
@@ -283,5 +292,6 @@ class GreedySearch(Search):
                 loop = first_loop(tokens, source)
                 tokens = tokens if loop is None else [*tokens[:loop], EOS]
             ended = tokens[-1] == EOS
-            found.append(Candidate(tokens[:-1] if ended else tokens, logp, ended))
+            tokens = tokens[self.opening is not None : -1 if ended else None]
+            found.append(Candidate(tokens, logp, ended))
         return [found[i : i + self.copies] for i in range(0, len(found), self.copies)]
