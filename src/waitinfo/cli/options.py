@@ -6,7 +6,6 @@ inherits: an option added to `DecodingOptions` is an option of every verb that d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import typer
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import SYSTEMS
+from waitinfo.threads import set_thread_count, usable_cores
 
 if TYPE_CHECKING:
     from waitinfo.systems import System
@@ -54,7 +54,7 @@ class ComputeOptions:
             show_default=False,
         ),
     ] = "auto"
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0
+    threads: Annotated[int, typer.Option(help="CPU threads [default: one for each core].")] = 0
 
 
 @dataclass(kw_only=True)
@@ -176,23 +176,14 @@ class BatchOptions(DecodingOptions):
 
 
 def use_threads(count: int) -> None:
-    """Compute with this many CPU threads; 0 leaves the choice to torch.
+    """Compute with this many CPU threads; 0 leaves the choice alone.
 
     At most one for each core that this process may use: more would only take turns.
     """
-    import torch
-
     if count < 0:
         raise WaitinfoError(f"--threads {count}: must be 0 or more")
     if count:
-        torch.set_num_threads(min(count, usable_cores()))
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on: containers and `taskset` allow fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        set_thread_count(min(count, usable_cores()))
 
 
 def check_beam(system: System, beam: int) -> None:

@@ -17,7 +17,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.importing import bergamot, ctranslate2, m2m100, opus
 from waitinfo.importing.published import Published
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.integers.packing import measure_inputs
+from waitinfo.model.integers.measuring import measure_inputs
 from waitinfo.model.transformer import Transformer
 from waitinfo.systems import build_system
 from waitinfo.text.languages import UNKNOWN, Languages, find_code
