@@ -18,7 +18,7 @@ from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.hearing import Ear, Flush
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import AudioPlace, AudioStart, Malformed, explain
+from waitinfo.serving.protocol import AudioStart, Malformed, explain
 from waitinfo.serving.rest import ERRORS, NAMES, read_body, sections, while_wanted
 from waitinfo.streaming.event import Event
 
@@ -89,7 +89,7 @@ async def _translation(hub: Hub, client: Caller, asked: AudioRequest) -> Respons
     hub.check_free(served)
     if (wait := client.spend(0)) > 0:
         raise Refusal(429, "rate", "this key has used up its words per minute", wait)
-    start = AudioStart(rate=RATE, language=None, resume=AudioPlace(sample=0, words=[]))
+    start = AudioStart(rate=RATE, language=None, resume=None)
     with client.streaming(1, hub.settings.retry):
         ear = await hub.hearing.open(served.languages, start, live=False)
         try:

@@ -84,8 +84,9 @@ class Hearing:
         language = _language(start.language, languages.source)
         pool = await self._loaded()
         ear = Ear(start)
+        carried = None if start.resume is None else start.resume.words
         try:
-            ear.voice = pool.open(ear.heard, ear.ended, language, live, start.resume.words)
+            ear.voice = pool.open(ear.heard, ear.ended, language, live, carried)
         except Busy:
             raise self._full() from None
         return ear
@@ -144,8 +145,9 @@ class Ear:
 
     def __init__(self, start: AudioStart) -> None:
         self._rate = start.rate
-        self._before = start.resume.sample  # samples of streams that this one continues
-        self._newest = Heard([], [], 0.0, anchor=Anchor(0, tuple(start.resume.words)))
+        place = start.resume or AudioPlace(sample=0, words=[])
+        self._before = place.sample  # samples of streams that this one continues
+        self._newest = Heard([], [], 0.0, anchor=Anchor(0, tuple(place.words)))
         self._resampler = Resampler(start.rate)
         self._half = b""  # of a sample
         self._loop = asyncio.get_running_loop()

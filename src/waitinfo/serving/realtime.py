@@ -26,7 +26,6 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving.connection import Connection, Live
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import (
-    AudioPlace,
     AudioStart,
     Malformed,
     Words,
@@ -158,7 +157,7 @@ class RealtimeConnection(Connection):
             raise Malformed("audio: must be base64") from None
         ear = self.ear
         if ear is None:
-            start = AudioStart(rate=RATE, language=None, resume=AudioPlace(sample=0, words=[]))
+            start = AudioStart(rate=RATE, language=None, resume=None)
             ear = await self.open_ear(live, start)
             self._audible.set()
         live.stir()
