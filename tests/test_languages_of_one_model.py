@@ -16,8 +16,8 @@ import torch
 from tests.conftest import toy_pairs
 from tests.streams import toy_model
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing import import_model
 from waitinfo.importing.m2m100 import _codes
+from waitinfo.importing.models import import_model
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.translator import Translator

@@ -102,13 +102,16 @@ class DecodingOptions(ComputeOptions, SystemChoice):
 
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
+        from waitinfo.cli.console import progress_bar
         from waitinfo.config import system_options
-        from waitinfo.trained.folder import find_model
+        from waitinfo.importing.sources import find_source
         from waitinfo.trained.saving import load_model
 
         self.load_plugins()
         options = system_options(self.settings)
-        loaded = load_model(find_model(path), self.device, self.dtype, self.system, options)
+        with progress_bar() as progress:
+            folder = find_source(path, self.dtype, progress)
+        loaded = load_model(folder, self.device, self.dtype, self.system, options)
         return loaded.between(self.source_language, self.target_language)
 
 

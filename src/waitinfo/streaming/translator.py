@@ -10,6 +10,7 @@ from typing import Any, overload
 import torch
 
 from waitinfo.errors import WaitinfoError, whole
+from waitinfo.importing.sources import find_source
 from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
@@ -21,7 +22,6 @@ from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
 from waitinfo.text.languages import UNKNOWN, Languages
-from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
@@ -255,6 +255,6 @@ def load(
     are many times as fast. `languages` chooses two of a model of many.
     """
     load_plugins(plugins)
-    loaded = load_model(find_model(model), device, dtype, system, options)
+    loaded = load_model(find_source(model, dtype), device, dtype, system, options)
     loaded = loaded.between(languages.source, languages.target)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)
