@@ -22,7 +22,7 @@ from tests.simulation.world import HIGH, Broken, Transport, Worker, World
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
-from waitinfo.serving.rooms import WAITING
+from waitinfo.serving.room import WAITING
 from waitinfo.serving.server import Server
 from waitinfo.serving.settings import Settings
 from waitinfo.serving.wire import PIECES, PORTION, WebSocketProtocol
@@ -257,6 +257,6 @@ class Scene:
             raise Broken(f"{waiting} bytes wait for a client that does not read them")
         if len(protocol.frames) > PIECES or protocol.queue.qsize() > PORTION // 6:
             raise Broken("messages pile up")
-        for room in self.hub.rooms._rooms.values():
+        for room in (held.room for held in self.hub.rooms._rooms.values()):
             if any(len(watcher._waiting) > WAITING for watcher in room.watchers):
                 raise Broken("captions pile up")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -19,6 +20,9 @@ from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.wire import Gone, retry_header
+
+# For who speaks, who listens, who wants to know how it works, and captions on a stage.
+PAGES = {"/": "speaker", "/r/{room}": "audience", "/lab": "lab", "/overlay": "overlay"}
 
 
 def page_folder() -> Path:
@@ -92,7 +96,8 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         headers = retry_header(refusal)
         if refusal.reason in ("size", "large"):  # what is left of the body is not read
             headers["Connection"] = "close"
-        return JSONResponse({"error": refusal.message}, refusal.status, headers=headers)
+        answer = {"error": refusal.message, "reason": refusal.reason}
+        return JSONResponse(answer, refusal.status, headers=headers)
 
     @app.exception_handler(Gone)
     async def gone(_: Request, __: Gone) -> Response:
@@ -116,13 +121,13 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
 
 def _add_page(app: FastAPI) -> None:
     folder = page_folder()
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(read_page(folder / "index.html"))
-
-    @app.get("/overlay", include_in_schema=False)
-    async def overlay() -> HTMLResponse:
-        return HTMLResponse(read_page(folder / "overlay.html"))
-
+    for path, name in PAGES.items():
+        app.add_api_route(path, _show(folder / f"{name}.html"), include_in_schema=False)
     app.mount("/page", StaticFiles(directory=folder), name="page")
+
+
+def _show(path: Path) -> Callable[[], Coroutine[Any, Any, HTMLResponse]]:
+    async def page() -> HTMLResponse:
+        return HTMLResponse(read_page(path))
+
+    return page

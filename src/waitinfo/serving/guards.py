@@ -188,12 +188,17 @@ def find_key(headers: Mapping[str, str]) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
-    for offered in headers.get("sec-websocket-protocol", "").split(","):
-        name = offered.strip()
+    for name in subprotocols(headers):
         for prefix in ("waitinfo-key.", "openai-insecure-api-key."):
             if name.startswith(prefix):
                 return unquote(name.removeprefix(prefix))
     return None
+
+
+def subprotocols(headers: Mapping[str, str]) -> Iterator[str]:
+    """What a page offers with a WebSocket; with other requests in a header of ours."""
+    for header in ("sec-websocket-protocol", "waitinfo-protocols"):
+        yield from map(str.strip, headers.get(header, "").split(","))
 
 
 def check_origin(origin: str | None, host: str | None, allowed: Iterable[str], local: bool) -> None:

@@ -31,8 +31,9 @@ from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import COMPARED, Models, Served, load_models
-from waitinfo.serving.rooms import Rooms, Tickets, find_ticket
+from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
+from waitinfo.serving.tickets import Pins, Tickets, find_pin, find_ticket
 from waitinfo.systems import load_plugins
 
 
@@ -71,6 +72,7 @@ class Hub:
             self.settings.address_streams, sum(m.translator.streams for m in models.engines)
         )
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
+        self.pins = Pins()
         self.draining = False
         self._connections: dict[Stoppable, None] = {}
 
@@ -91,15 +93,17 @@ class Hub:
         if self.settings.private:
             self.admit(request)
 
-    def admit_watcher(self, request: HTTPConnection, room: str) -> None:
-        """Raise unless the request may watch a room, with a ticket for it or with a key."""
+    async def admit_watcher(self, request: HTTPConnection, room: str) -> None:
+        """Raise unless the request may watch a room: with a ticket or a key, and with its PIN."""
         ticket = find_ticket(request.headers, request.query_params)
         if ticket is None:
             self.admit(request)
-            return
-        self._check_origin(request.headers)
-        self.tickets.check(room, ticket)
-        self._check_draining()
+        else:
+            self._check_origin(request.headers)
+            self.tickets.check(room, ticket)
+            self._check_draining()
+        address = request.client.host if request.client else ""
+        self.pins.check(room, await self.rooms.pin(room), find_pin(request.headers), address)
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         settings = self.settings

@@ -97,6 +97,9 @@ class Start(Message):
     secret: str | None = Field(
         None, min_length=16, max_length=128, description="Who shows it again may speak there again."
     )
+    pin: str | None = Field(
+        None, pattern=r"^\d{4,12}$", description="Digits that watchers of the room have to give."
+    )
     audio: AudioStart | None = Field(None, description="Take a voice instead of text.")
     resume: Resume | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from contextlib import suppress
 from typing import ClassVar
 
@@ -14,7 +15,8 @@ from waitinfo.serving import protocol
 from waitinfo.serving.connection import Connection, Live, Stopped
 from waitinfo.serving.hearing import Ear
 from waitinfo.serving.logs import log
-from waitinfo.serving.rooms import Seat
+from waitinfo.serving.models import Served
+from waitinfo.serving.rooms import Claim, Seat
 from waitinfo.serving.wire import Gone, Stalled
 
 router = APIRouter()
@@ -72,12 +74,12 @@ class StreamConnection(Connection):
                     raise protocol.Malformed(
                         f"version {message.version}: this server speaks {protocol.VERSION}"
                     )
-                self.live = self._open(message)
+                self.live = await self._open(message)
                 return message, self.live
             except WaitinfoError as error:
                 await self.complain(getattr(error, "code", "refused"), str(error))
 
-    def _open(self, start: protocol.Start) -> Live:
+    async def _open(self, start: protocol.Start) -> Live:
         if self.hub.draining:
             raise Stopped  # it would not get far, and its watchers have been sent away
         served = self.hub.models.find(start.model, start.system)
@@ -87,15 +89,25 @@ class StreamConnection(Connection):
         )
         if start.room is not None:
             try:
-                self.seat = self._take_seat(start.room, start)
+                self.seat = await self._take_seat(start.room, start, served)
             except BaseException:
                 live.close()
                 raise
         return live
 
-    def _take_seat(self, room: str, start: protocol.Start) -> Seat:
-        again = start.resume is not None
-        return self.hub.rooms.speak(room, start.secret, self.client, self, again)
+    async def _take_seat(self, room: str, start: protocol.Start, served: Served) -> Seat:
+        languages = served.languages
+        claim = Claim(
+            room,
+            self.client,
+            self,
+            start.secret or secrets.token_urlsafe(16),
+            start.pin,
+            languages.source,
+            languages.target,
+            again=start.resume is not None,
+        )
+        return await self.hub.rooms.speak(claim)
 
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
@@ -133,9 +145,10 @@ class StreamConnection(Connection):
 
     async def _write(self, live: Live, trace: bool) -> None:
         async for found in live.updates(trace):
-            await self.wire.send(found)
+            # What the speaker has been sent, the room remembers: so the room comes first.
             if self.seat is not None and isinstance(found, protocol.Words) and found.words:
-                self.seat.say([word.model_dump() for word in found.words])
+                await self.seat.say([word.model_dump() for word in found.words])
+            await self.wire.send(found)
 
     async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
         await self.wire.send(
