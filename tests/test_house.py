@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "serving": {"importing", "listening", "model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
-TOP = {"config", "errors", "lazy", "progress", "storage"}
+TOP = {"config", "errors", "lazy", "progress", "storage", "threads"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
 # Parts outside the core, each with an extra of its own.
 PACKAGES = {

@@ -70,7 +70,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
@@ -90,7 +90,7 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
@@ -105,7 +105,8 @@ def _show(name: str) -> None:
 
 
 def _import(options: ModelsArguments) -> None:
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.importing.models import SYSTEM, import_model
     from waitinfo.importing.sources import HUB_NAME, fetch
     from waitinfo.text.languages import Languages
@@ -123,9 +124,9 @@ def _import(options: ModelsArguments) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.importing.sources import find_source
-    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
     from waitinfo.trained.saving import load_model, save_model
 
@@ -136,13 +137,13 @@ def _pack(source: Path, out: Path | None, dtype: str) -> None:
     loaded = load_model(find_source(source, "float32"))
     save_model(
         out,
-        loaded.model,
-        loaded.model.weights(),
+        loaded.floats,
+        loaded.floats.weights(),
         loaded.system,
         loaded.vocabulary,
         dtype,
         languages=loaded.languages,
-        inputs=measure_inputs(loaded.model) if dtype == "int8" else None,
+        inputs=measure_inputs(loaded.floats) if dtype == "int8" else None,
     )
     if (loaded.folder / CALIBRATION).exists():  # the weights differ by their rounding alone
         shutil.copy(loaded.folder / CALIBRATION, out)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, use_threads
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.threads import usable_cores
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
@@ -131,7 +132,7 @@ def serve(options: ServeArguments) -> None:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.config import system_options
     from waitinfo.trained.folder import bundled_models
 
@@ -186,7 +187,7 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.serving import cluster
 
     scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))

@@ -18,7 +18,7 @@ from waitinfo.importing import bergamot, ctranslate2, m2m100, opus
 from waitinfo.importing.published import Published
 from waitinfo.importing.sources import PICKLES, pickle_refusal
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.integers.packing import measure_inputs
+from waitinfo.model.integers.measuring import measure_inputs
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.systems import build_system

@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +31,24 @@ FETCHED = re.compile(
     r"|.*\.(safetensors|spm|model|argosmodel)|model(\..*)?\.bin"
 )
 PICKLES = (".pt", ".pth", ".ckpt", ".pkl", "pytorch_model.bin")
+Bar = Callable[[], AbstractContextManager[Progress]]  # opens a progress bar, if it takes time
 
 
-def find_source(
-    given: str | Path | None, dtype: str = "auto", progress: Progress | None = None
-) -> Path:
+def silent() -> AbstractContextManager[Progress]:
+    return nullcontext(Silent())
+
+
+def find_source(given: str | Path | None, dtype: str = "auto", bar: Bar = silent) -> Path:
     """The folder of a model: a folder or a bundled one as it is, a published one once imported."""
     if given is None or str(given) in bundled_models():
         return find_model(given)
     path = Path(given).expanduser()
     if path.exists():
-        return imported(path, path.stem, dtype, progress) if is_published(path) else path
+        return imported(path, path.stem, dtype, bar) if is_published(path) else path
     if HUB_NAME.fullmatch(str(given)) and not path.parent.exists():  # else it is a slip
         path = fetch(str(given))
         name = str(given).rpartition("/")[2]
-        return imported(path, name, dtype, progress) if is_published(path) else path
+        return imported(path, name, dtype, bar) if is_published(path) else path
     return find_model(given)
 
 
@@ -71,7 +76,7 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "waitinfo"
 
 
-def imported(source: Path, name: str, dtype: str, progress: Progress | None = None) -> Path:
+def imported(source: Path, name: str, dtype: str, bar: Bar = silent) -> Path:
     """The folder of a published model in the cache, where it is imported into if it is not there.
 
     Weights are packed to 8 bits, unless another dtype is asked for.
@@ -91,7 +96,8 @@ def imported(source: Path, name: str, dtype: str, progress: Progress | None = No
             "give the model a folder with: waitinfo models --import"
         ) from None
     try:
-        import_model(source, fresh / name, stored, progress=progress or Silent())
+        with bar() as progress:
+            import_model(source, fresh / name, stored, progress=progress)
         if not place.exists():  # another process may have been faster
             fresh.rename(place)
     finally:
@@ -117,7 +123,8 @@ def fetch(name: str) -> Path:
         import huggingface_hub as hub
     except ImportError:
         raise WaitinfoError(
-            f"{name}: no such model here; names on the Hugging Face hub need: pip install 'waitinfo[hub]'"
+            f"{name}: no such model here; to look on the Hugging Face hub, "
+            "pip install 'waitinfo[hub]'"
         ) from None
     try:
         files = hub.HfApi().list_repo_files(name)
@@ -139,7 +146,7 @@ def _fetched_before(hub: Any, name: str, error: Exception) -> Path:
         return Path(hub.snapshot_download(name, local_files_only=True))
     except Exception:
         raise WaitinfoError(
-            f"{name}: no such model here, and it cannot be fetched from the hub ({_one_line(error)})"
+            f"{name}: no such model here, and none comes from the hub ({_one_line(error)})"
         ) from None
 
 

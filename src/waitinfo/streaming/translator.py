@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, overload
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.importing.sources import find_source
@@ -23,6 +21,11 @@ from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
 from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.trained.saving import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from waitinfo.model.integers.model import HostDevice
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -75,7 +78,7 @@ class Translator:
         )
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device | HostDevice:
         return self.loaded.model.device
 
     @property

@@ -90,7 +90,7 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
     """Begin with the weights of a model that `starting_model` found fit."""
-    given = load_model(folder, "cpu").model
+    given = load_model(folder, "cpu").floats
     weights, wanted = given.weights(), model.weights()
     if given.config.cross_attention != model.config.cross_attention:
         weights |= attentions_from_plain(model, weights)
