@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.evaluations import point
+from tests.torchless import run_without
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
 FILES = {
@@ -186,24 +185,8 @@ def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
 
 
-# In this process, importing torch fails.
-WITHOUT_TORCH = """
-    import sys
-
-    class Refuse:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in ("torch", "safetensors"):
-                raise AssertionError(f"{name} was imported")
-
-    sys.meta_path.insert(0, Refuse())
-"""
-
-
 def without_torch(code: str, *arguments: str) -> str:
-    script = textwrap.dedent(WITHOUT_TORCH) + textwrap.dedent(code)
-    found = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
-    )
+    found = run_without(("torch", "safetensors"), code, *arguments)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
