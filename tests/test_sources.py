@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_languages_of_one_model import saved
+from tests.many_languages import saved
 from waitinfo import load
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
