@@ -20,6 +20,7 @@ from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.wire import Gone, retry_header
+from waitinfo.streaming.remote import EngineGone
 
 # For who speaks, who listens, who wants to know how it works, and captions on a stage.
 PAGES = {"/": "speaker", "/r/{room}": "audience", "/lab": "lab", "/overlay": "overlay"}
@@ -40,6 +41,7 @@ def build_app(hub: Hub) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await hub.models.start()
         yield
         hub.hearing.close()
         hub.models.close()
@@ -105,7 +107,9 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         return Response(status_code=499)
 
     @app.exception_handler(WaitinfoError)
-    async def wrong(_: Request, error: WaitinfoError) -> JSONResponse:
+    async def wrong(request: Request, error: WaitinfoError) -> JSONResponse:
+        if isinstance(error, EngineGone):
+            return await refused(request, Refusal(503, "engine", str(error), hub.settings.retry))
         return JSONResponse({"error": str(error)}, 400)
 
     @app.exception_handler(ExceptionGroup)

@@ -13,6 +13,7 @@ class Settings:
     message_size: int = 65_536  # of one message of a WebSocket
     request_size: int = 1_048_576  # of the body of a request
     backlog: int = 20_000  # text that a stream may be ahead of the model
+    pieces: int = 10_000  # texts and marks, of any length, that it may be ahead
     bodies: int = 64  # large ones at a time; of one other machine's address half of them
     texts: int = 256  # texts of one request for a translation
     words: int = 20_000  # words of one request
