@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "model": {"text"},
     "systems": {"model", "text"},
     "trained": {"model", "systems", "text"},
-    "streaming": {"model", "systems", "text", "trained"},
+    "importing": {"model", "systems", "text", "trained"},
+    "streaming": {"importing", "model", "systems", "text", "trained"},
     "translation": {"model", "streaming", "systems", "text", "trained"},
     "distillation": {"model", "streaming", "systems", "text", "trained", "translation"},
     "evaluation": {
@@ -40,10 +41,19 @@ MAY_IMPORT = {
         "trained",
         "translation",
     },
-    "training": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
+    "training": {
+        "evaluation",
+        "importing",
+        "model",
+        "streaming",
+        "systems",
+        "text",
+        "trained",
+        "translation",
+    },
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
     "listening": {"model", "streaming", "systems", "text", "trained"},
-    "serving": {"listening", "model", "streaming", "systems", "text", "trained"},
+    "serving": {"importing", "listening", "model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
 TOP = {"config", "errors", "lazy", "progress", "storage", "threads"}
@@ -56,6 +66,7 @@ PACKAGES = {
 # Further imports of a part, only inside functions: extras or large packages.
 EXTRAS = {
     "text": {"zstandard"},
+    "importing": {"huggingface_hub"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
@@ -160,7 +171,12 @@ def test_nothing_is_imported_in_a_circle() -> None:
     [m for m in FILES if part(m) == "text"]
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
-    + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
+    + [
+        "waitinfo.importing.sources",
+        "waitinfo.cli.verbs",
+        "waitinfo.cli.tables",
+        "waitinfo.evaluation.curves",
+    ]
     + [m for m in FILES if part(m) == "client"]
     + ["waitinfo.listening.worker", "waitinfo.listening.captions", "waitinfo.cli.listen"]
     + [m for m in FILES if part(m) == "systems" and "systems.networks" not in m],
