@@ -71,6 +71,11 @@ class LoadedModel:
         codes = self.languages.source, self.languages.target
         return Opening(*(self.language_tokens[code] for code in codes))
 
+    def without_weights(self) -> LoadedModel:
+        """All else that is to be known of it, for a process that does not compute."""
+        nothing: Any = None
+        return replace(self, model=nothing)
+
     def between(self, source: str | None, target: str | None) -> LoadedModel:
         """The same model from one language to another; None leaves a side as it is."""
         wanted = {"source": source, "target": target}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
+from waitinfo.importing.sources import find_source
 from waitinfo.model.attention import CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.loss import token_terms
@@ -19,7 +20,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary
-from waitinfo.trained.folder import find_model, read_config, resolve_model
+from waitinfo.trained.folder import read_config, resolve_model
 from waitinfo.trained.saving import load_model
 from waitinfo.training.config import RunConfig
 
@@ -48,7 +49,7 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
     if not run.training.start_from:
         return None
     try:
-        folder = resolve_model(find_model(Path(run.training.start_from).expanduser()))
+        folder = resolve_model(find_source(run.training.start_from, "float32"))
         config = read_config(folder)
         old = asdict(from_mapping(ModelConfig, config["model"], "model"))
         vocabulary = Vocabulary.load(folder)
