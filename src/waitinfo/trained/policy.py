@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 from waitinfo.errors import WaitinfoError
 
@@ -33,3 +34,10 @@ def write_policy(folder: Path, tensors: dict[str, NDArray[Any]]) -> None:
         path.chmod(0o644)  # as readable as the other files of the folder
     except (OSError, SafetensorError) as error:
         raise WaitinfoError(f"{path}: cannot be written ({error})") from None
+
+
+def checksum(tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
+    """The checksum of these weights as a setting that translations depend on; none without any."""
+    if not tensors:
+        return {}
+    return {"policy": hashlib.sha256(save(tensors)).hexdigest()}

@@ -30,13 +30,13 @@ from waitinfo.trained.saving import LoadedModel
 
 Array = NDArray[Any]
 
-SENTENCES = 12_000  # that are translated, or as many as there are
+SENTENCES = 8_000  # that are translated, or as many as there are
 LONGEST = 150  # source tokens of a sentence that is used
 PASS_TOKENS = 2048  # padded, of a pass that labels
 HELD_OUT = 10  # every so many-th sentence tells how good the head is
 
 # What is drawn for each sentence. Small lags, where most is to be decided, are drawn most often.
-LARGEST_K, TOWARDS_0 = 8.0, 1.6
+SMALLEST_K, LARGEST_K, TOWARDS_SMALLEST = -3.0, 8.0, 1.6
 RATES = 0.95, 1.25
 LARGEST_VETO = 0.85  # probability that an attempt is refused
 
@@ -57,7 +57,8 @@ class Exploring(Veto):
     def __init__(self, veto: Veto, count: int, seed: int) -> None:
         super().__init__(asdict(veto.options))
         self.draw = draw = np.random.default_rng(seed)
-        self.k = LARGEST_K * draw.random(count) ** TOWARDS_0
+        share = draw.random(count) ** TOWARDS_SMALLEST
+        self.k = SMALLEST_K + (LARGEST_K - SMALLEST_K) * share
         self.rate = draw.uniform(*RATES, count)
         self.keep, self.veto = draw.random(count), LARGEST_VETO * draw.random(count)
         self.places: list[Array] = []  # sentence, tokens written, and the token, of every attempt
