@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,8 @@ def test_a_folder_keeps_the_head(tmp_path: Path) -> None:
     save_model(tmp_path / "plain", *parts, build_system("veto"), loaded.vocabulary)
     system = build_system("veto", {"keep": 0.5})
     assert isinstance(system, Veto)
-    system.head = random_head()
+    given = random_head()
+    system.head = replace(given, from_states=np.asfortranarray(given.from_states))
     save_model(tmp_path / "headed", *parts, system, loaded.vocabulary)
     found = load_model(tmp_path / "headed").system
     assert isinstance(found, Veto) and found.head is not None and found.asks == ("logits", "states")

@@ -232,9 +232,13 @@ def _inputs(examples: Examples, rows: Array, mean: Array, deviation: Array) -> T
 
 @torch.no_grad()
 def _as_head(network: _Network, mean: Array, deviation: Array) -> Head:
-    """With the standardisation in the first layer."""
+    """With the standardisation in the first layer.
+
+    Its weights are rounded as they are stored, before the mean is taken off: some inputs vary so
+    little about a large mean that the error would be larger than what they vary.
+    """
     layer, out = network.hidden, network.out
-    weight = (layer.weight.double().numpy() / deviation).T
+    weight = (layer.weight.double().numpy() / deviation).T.astype(np.float16).astype(np.float64)
     bias = layer.bias.double().numpy() - mean @ weight
     ends = out.weight.double().numpy()[0], out.bias.double().numpy()
     return Head(weight[:-NUMBERS], weight[-NUMBERS:], bias, *ends)
