@@ -89,3 +89,7 @@ class Fatal(Tones):
         if "idee" in found:
             raise RuntimeError("no idea")
         return found
+
+
+def fatal() -> Redecoding:
+    return Redecoding(Fatal())

@@ -16,16 +16,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import waitinfo
 from tests.commands import HANGS, VERBS, called, parsed, typed
 from tests.conftest import tiny_config, toy_pairs, write_pairs
 from waitinfo.cli.app import main
-from waitinfo.cli.console import Pace
+from waitinfo.cli.console import Pace, progress_bar
 from waitinfo.cli.options import usable_cores, use_threads
 from waitinfo.cli.terminal import LiveText, TypedLine, type_lines
 from waitinfo.cli.views import VIEWS, translation
 from waitinfo.model import Transformer
+from waitinfo.progress import Lines
 from waitinfo.streaming.scheduler import HISTORY
 from waitinfo.systems import build_system
 from waitinfo.text.prepare import PrepareOptions
@@ -201,15 +203,15 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         ),
         (["translate", "--model", "RUN", "--input", "RUN"], "is a folder, not a text file"),
         (["translate", "--model", "RUN", "--input", "no.txt", "x"], "either text or --input"),
-        (["translate", "--model", "RUN", "--device", "meta", "x"], "--device meta: cannot be used"),
+        (["translate", "--model", "RUN", "--device", "meta", "x"], "device meta: cannot be used"),
         (
             ["translate", "--model", "RUN", "--device", "toaster", "x"],
-            "--device toaster: unknown; use auto, cpu",
+            "device toaster: unknown; use auto, cpu",
         ),
         (["translate", "--model", "RUN", "--dtype", "int3", "x"], "unknown dtype 'int3'"),
         (["translate", "--model", "RUN", "--ending", "soon", "x"], "unknown ending 'soon'"),
         (["translate", "--model", "RUN", "--input", "no.txt"], "no.txt: no such file"),
-        (["translate", "--model", "RUN", "--device", "cuda:9", "x"], "--device cuda:9"),
+        (["translate", "--model", "RUN", "--device", "cuda:9", "x"], "device cuda:9"),
         (["prepare", "--source", "a", "--out", "o"], "1 source and 0 target files"),
         (["prepare", "--tsv", "no.tsv", "--out", "o"], "no.tsv: no such file"),
         (["prepare", "--out", "o"], "no training text was given"),
@@ -562,3 +564,21 @@ def test_typing_in_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> 
         keys.send_text("ba be bi\rdu\r\x04")  # two lines, and Ctrl-D
         type_lines(translator, None, VIEWS["words"]())
     assert capsys.readouterr().out.splitlines() == translator.translate(["ba be bi", "du"])
+
+
+def test_a_table_grows_below_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr("waitinfo.cli.console.console", terminal)
+    with progress_bar() as progress:
+        progress.stage("translating", 2)
+        progress.row({"system": "wait-info", "K": "1", "BLEU": "20.00"})
+        progress.row({"system": "wait-info", "K": "3", "BLEU": "21.50"})
+        shown = out.getvalue().split("translating")[-1]
+    assert re.search(r"system\W+K\W+BLEU", shown)
+    assert re.search(r"wait-info\W+1\W+20\.00\W+wait-info\W+3\W+21\.50", shown)
+
+
+def test_rows_are_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines().row({"system": "wait-info", "K": "1", "BLEU": "20.00"})
+    assert capsys.readouterr().err == "system wait-info, K 1, BLEU 20.00\n"

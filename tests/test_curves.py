@@ -174,7 +174,7 @@ def test_models_that_are_not_trained_alike_are_noted(
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path)])
     found = capsys.readouterr()
-    assert re.search(rf"│ b +│ +1 │ +10 │ +500 × {tokens:,} │", found.out)
+    assert re.search(rf"│ b +│ +1 │ +│ +10 │ +500 × {tokens:,} │", found.out)
     assert ("the models differ" in found.err) == noted
 
 

@@ -122,8 +122,6 @@ def test_recipes_mean_what_they_say(recipe: Path, system: str) -> None:
     """Only the number of threads is chosen for a recipe, and stages that would fill its run."""
     given = tomllib.loads(recipe.read_text("utf-8"))
     given = {**given, "data": "x", "system": given.get("system", {}) | {"name": system}}
-    if recipe.name == "tiny.toml" and system != "wait-info":
-        pytest.skip("a recipe for wait-info")
     run = RunConfig.from_values(given)
     for circumstances in (LARGE, SMALL):
         chosen = choose_settings(run, given_names(given), replace(circumstances, speed=SLOW))

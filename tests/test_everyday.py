@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from experiments import default_dial, moving_picture
 from experiments import everyday as script
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.everyday import (
@@ -161,3 +163,31 @@ def test_the_tables_in_the_readme(direction: str) -> None:
     for source, *shown in rows:
         for cell in shown:
             assert cell[0] == script.MARKS[judge(items[source], cell[2:]).right], cell
+
+
+def test_the_default_dial_is_the_smallest_that_larger_ones_hardly_improve_on() -> None:
+    def model(*rights: float) -> list[default_dial.Found]:
+        dials = zip((1.0, 3.0, 5.0, 7.0), (3.0, 4.0, 5.0, 6.5), rights, strict=True)
+        return [default_dial.Found(k, lag, right + 1, right - 1) for k, lag, right in dials]
+
+    models = {"a": model(60, 70, 74, 80), "b": model(60, 70, 72, 80)}
+    assert default_dial.choose(models, accepted=7.0) == 7
+    assert default_dial.choose(models, accepted=6.0) == 5
+    models = {"a": model(60, 70, 70.9, 80), "b": model(60, 70, 71, 80)}
+    assert default_dial.choose(models, accepted=6.0) == 3
+    with pytest.raises(WaitinfoError, match="every dial has a larger lag"):
+        default_dial.choose(models, accepted=2.0)
+    page = default_dial.page(models, 6.0, 3.0)
+    assert "| 3 | 4.00 | 71.0 | 69.0 |" in page and "**3**" in page
+
+
+def test_the_moving_picture_shows_words_when_they_are_written() -> None:
+    sentence = "Ich kann dir morgen <helfen>."
+    source, written = moving_picture.follow(load(streams=1), sentence, 3.0, pace=2.0)
+    assert [(word.text, word.seconds) for word in source] == [
+        (word, number / 2) for number, word in enumerate(sentence.split(), 1)
+    ]
+    assert [w.seconds for w in written] == sorted(w.seconds for w in written)
+    drawn = ElementTree.fromstring(moving_picture.draw(source, written))
+    words = [node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == [word.text for word in (*source, *written)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.training_runs import FakeTime, idle_trainer, metrics, new_trainer, values
+from waitinfo.cli.app import main
+from waitinfo.evaluation.points import UNLIKE
 from waitinfo.evaluation.quality import bleu
 from waitinfo.model import SIZES
 from waitinfo.streaming.decoder import Decoder
@@ -22,6 +26,7 @@ from waitinfo.training.display import SilentDisplay
 from waitinfo.training.shape import CANDIDATES, choose_size, expected_loss, layer_parameters
 from waitinfo.training.validation import Validator
 
+ROOT = Path(__file__).resolve().parents[1]
 WORK = 2e-10  # seconds for a token and a parameter: a core
 
 
@@ -168,7 +173,7 @@ def test_a_validation_takes_no_more_than_its_share(
         (0.12, [(100, 9.0)], "the run saw only 0.12 of its text"),
         (3.0, [(100, 6.1)], "hardly learned"),
         (3.0, [(10, 5.0), (60, 4.0), (90, 3.3), (100, 3.2)], "from 4.00 to 3.20"),
-        (3.0, [(60, 3.3), (90, 3.25), (100, 3.2)], None),
+        (3.0, [(60, 3.25), (90, 3.22), (100, 3.2)], None),
         (3.0, [(100, 3.0)], None),
         (3.0, [], None),
     ],
@@ -199,3 +204,43 @@ def test_a_finished_run_prints_its_warning(
 ) -> None:
     train(values(toy_corpus, updates=2), tmp_path / "run")
     assert "warning: the run saw only" in capsys.readouterr().err.splitlines()[-1]
+
+
+# The README
+
+
+def commands_of_the_readme() -> list[list[str]]:
+    text = (ROOT / "README.md").read_text("utf-8")
+    block = text.partition("## Train your own")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    waitinfo (.*)$", block, re.M)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_the_training_block_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands there, with a few seconds instead of three minutes, and 20 test sentences."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = commands_of_the_readme()
+    assert [words[0] for words in commands] == [
+        "prepare", "train", "translate", "train", "evaluate", "evaluate", "compare",
+    ]  # fmt: skip
+    for words in commands:
+        shortened = ["0.1" if word == "3" else word for word in words]
+        with pytest.raises(SystemExit) as stop:
+            main([word.replace("corpus/dev", "few") for word in shortened])
+        assert not stop.value.code, words
+        if words[0] == "prepare":
+            for side in ("source", "target"):
+                whole = (tmp_path / f"corpus/dev.{side}.txt").read_text("utf-8")
+                few = "".join(whole.splitlines(keepends=True)[:20])
+                (tmp_path / f"few.{side}.txt").write_text(few, "utf-8")
+    runs = [json.loads((tmp_path / r / "run.json").read_text()) for r in ("wait-info", "multipath")]
+    assert runs[0]["corpus"] == runs[1]["corpus"]
+    assert (
+        runs[0]["resolved"]["training"]["batch_tokens"]
+        == runs[1]["resolved"]["training"]["batch_tokens"]
+    )
+    assert UNLIKE not in capsys.readouterr().err
+    assert (tmp_path / "curves.svg").exists()

@@ -33,7 +33,7 @@ from waitinfo.listening.audio import (
 from waitinfo.listening.listen import Listener, SpeechEvent, listen
 from waitinfo.listening.loading import load_recogniser
 from waitinfo.listening.recogniser import Heard, Word
-from waitinfo.listening.redecoding import LONGEST, Redecoding, plausible
+from waitinfo.listening.redecoding import LONGEST, MARGIN, Redecoding, plausible
 from waitinfo.listening.sources import Buffered, Clock, Lost, Microphone, Paced, Piped, Recording
 from waitinfo.listening.spoken import SpokenText
 from waitinfo.listening.words import split_words
@@ -249,13 +249,37 @@ def test_a_stretch_without_pauses_is_cut_and_loses_nothing() -> None:
     assert sum(each.pause for each in found) == 1  # the end
 
 
+def test_a_voice_is_continued_at_any_anchor() -> None:
+    """Another voice that hears the audio from there on says the rest, and nothing twice."""
+    samples, _ = speech([*WORDS[:9], 1.4, *WORDS[9:12], 0.7, *WORDS * 2, 1.5])
+    made = Redecoding(Tones())
+    found = heard(made, samples)
+    assert len({each.anchor.sample for each in found}) > 4
+    for place, each in enumerate(found, 1):
+        rest = made.voice(carried=each.anchor.words)
+        again = [*rest.hear(samples[each.anchor.sample :]), *rest.finish()]
+        assert sentences(found[:place] + again) == sentences(found), each
+        done = text(found[:place])
+        assert each.anchor.words == tuple(done[len(done) - len(each.anchor.words) :])
+
+
+def sentences(found: list[Heard]) -> list[str]:
+    """The words between pauses; some pauses are told twice."""
+    marked = [part for each in found for part in (*text([each]), *(["|"] if each.pause else []))]
+    return [each for each in " ".join(marked).split("|") if each.strip()]
+
+
 def test_silence_noise_and_clicks_are_not_recognised() -> None:
     transcriber = Tones()
     click = np.zeros(400, np.float32)
     click[:40] = 0.8
     noise = np.random.default_rng(2).normal(0, 0.004, 5 * RATE).astype(np.float32)
     for samples in (silence(5), np.concatenate([silence(2), click, silence(2)]), noise):
-        assert heard(Redecoding(transcriber), samples) == []
+        found = heard(Redecoding(transcriber), samples)
+        assert not any(each.words or each.open or each.pause for each in found)
+        told = [each.position for each in found]  # that nothing is said
+        assert [round(each) for each in told] in ([2], [2, 4])
+        assert all(each.position - each.anchor.sample / RATE < MARGIN + 0.1 for each in found)
     assert transcriber.asked == []
     both = np.concatenate([noise, 0.1 * sine(300, RATE)])[: 165 * FRAME]
     loud = Loudness().voiced(both.reshape(-1, FRAME))

@@ -65,7 +65,7 @@ def test_a_plugin_that_cannot_be_used(tmp_path: Path, text: str, message: str) -
 
 
 def test_a_plugin_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(WaitinfoError, match=r"--plugin .*none.py: no such file"):
+    with pytest.raises(WaitinfoError, match=r"plugin .*none.py: no such file"):
         load_plugins([tmp_path / "none.py"])
 
 

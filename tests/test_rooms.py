@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
@@ -27,9 +28,12 @@ from tests.serving import (
 )  # fmt: skip
 from tests.streams import some_text
 from waitinfo import Client, WaitinfoError
-from waitinfo.serving import rooms
+from waitinfo.serving import room as room_module
+from waitinfo.serving import rooms, tickets
 from waitinfo.serving.guards import KeyLimits, Keys, Refusal
-from waitinfo.serving.rooms import Caption, Occupied, Room, Rooms, Tickets, Watcher
+from waitinfo.serving.room import Caption, Room, Watcher
+from waitinfo.serving.rooms import Claim, Occupied, Rooms, Seat
+from waitinfo.serving.tickets import WRONG, Tickets
 
 SECRET, OTHER = "s" * 16, "o" * 16
 KEYS = ("the-speaker's-key", "the-attacker's-key")
@@ -160,21 +164,27 @@ def test_a_room_is_kept_for_a_time(server: Running) -> None:
         def stop(self, reason: str) -> None:
             raise AssertionError("is asked to stop")
 
+    talking = Talking()
+
     async def run() -> None:
         found = Rooms(0)
-        found.speak("a", SECRET, "me", Talking()).leave(kept=0.01)
+
+        async def speak(name: str, secret: str, who: str) -> Seat:
+            return await found.speak(Claim(name, who, talking, secret))
+
+        (await speak("a", SECRET, "me")).leave(kept=0.01)
         with pytest.raises(Occupied):
-            found.speak("a", OTHER, "you", Talking())
+            await speak("a", OTHER, "you")
         while len(found):
             await asyncio.sleep(0.001)
-        found.speak("a", OTHER, "you", Talking()).leave(kept=600)
+        (await speak("a", OTHER, "you")).leave(kept=600)
         for number in range(100):  # they do not fill the server
-            found.speak(f"b{number}", SECRET, "me", Talking()).leave(kept=600)
+            (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
         assert len(found) == 1 + rooms.KEPT
         for number in range(rooms.ROOMS - len(found)):
-            found.speak(f"c{number}", SECRET, "me", Talking())
+            await speak(f"c{number}", SECRET, "me")
         with pytest.raises(Refusal, match="too many rooms"):
-            found.speak("d", SECRET, "me", Talking())
+            await speak("d", SECRET, "me")
 
     asyncio.run(run())
 
@@ -213,7 +223,7 @@ def test_a_ticket_gives_leave_to_watch_one_room_and_nothing_else() -> None:
 
 def test_tickets_of_replicas_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(rooms.time, "time", lambda: now[0])
+    monkeypatch.setattr(tickets.time, "time", lambda: now[0])
     ticket = Tickets(b"x", 60).issue("stage")
     Tickets(b"x", 60).check("stage", ticket)
     for secret, room, given in ((b"y", "stage", ticket), (b"x", "stage2", ticket),
@@ -235,13 +245,17 @@ def test_captions_are_formatted_once_and_sent_at_once() -> None:
         sent.append(caption)
         return True
 
+    class Talking:
+        def stop(self, reason: str) -> None:
+            """Nobody asks for it."""
+
     async def run() -> None:
         found = Rooms(5_000)
         for _ in range(1_000):
-            found.watch("a", write)
-        seat = found.speak("a", SECRET, "me", object())  # type: ignore[arg-type]
+            await found.watch("a", write)
+        seat = await found.speak(Claim("a", "me", Talking(), SECRET))
         sent.clear()
-        seat.say([{"word": "x", "sentence": 0, "read": 1, "lag": 1}])
+        await seat.say([{"word": "x", "sentence": 0, "read": 1, "lag": 1}])
 
     asyncio.run(run())
     assert len(sent) == 1_000 and len({id(caption) for caption in sent}) == 1
@@ -254,39 +268,146 @@ def test_frames_are_those_of_websockets(size: int) -> None:
     assert found.frame == Frame(Opcode.TEXT, found.text.encode()).serialize(mask=False)
 
 
-def test_a_slow_watcher_gets_the_last_words_once_it_reads() -> None:
+def word(number: int, sentence: int = 0) -> dict[str, Any]:
+    return {"word": str(number), "sentence": sentence, "read": number, "lag": 0}
+
+
+def test_a_slow_watcher_gets_what_it_missed_once_it_reads() -> None:
     async def run() -> list[dict[str, Any]]:
         open_, sent = [True], []
-        room = Room("a")
+        hall = Room("a", "life")
 
         def write(caption: Caption) -> bool:
             if open_[0]:
                 sent.append(json.loads(caption.text))
             return open_[0]
 
-        watcher = Watcher(room, write)
-        room.watchers[watcher] = None
-
-        def word(n: int) -> dict[str, Any]:
-            return {"word": str(n), "sentence": 0, "read": n, "lag": 0}
-
-        room.say([word(1)])
+        watcher = Watcher(hall, write)
+        hall.join(watcher, None)
+        hall.say([word(1)])
         open_[0] = False
         for n in range(2, 1_000):
-            room.say([word(n)])
-            assert len(watcher._waiting) <= rooms.WAITING
+            hall.say([word(n)])
+            assert len(watcher._waiting) <= room_module.WAITING
         watcher.end()
         async for caption in watcher.captions():
             sent.append(json.loads(caption.text))
-            if len(sent) == 2:
-                room.say([word(1_000)])  # comes after what is being sent
+            if len(sent) == 3:
+                hall.say([word(1_000)])  # comes after what is being sent
         return sent
 
-    first, second, third = asyncio.run(run())
-    assert [w["word"] for w in first["words"]] == ["1"]
-    assert second["again"] and [w["word"] for w in second["words"]] == [str(n) for n in
-        range(1_000 - rooms.REMEMBERED, 1_000)]  # fmt: skip
-    assert [w["word"] for w in third["words"]] == ["1000"]
+    sent = asyncio.run(run())
+    assert sent[0]["again"] and sent[0]["words"] == []
+    assert [w["word"] for m in sent for w in m["words"]] == [str(n) for n in range(1, 1_001)]
+
+
+class Reader:
+    """A watcher whose connection is cut now and then: it comes back with its last position."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def __call__(self, caption: Caption) -> bool:
+        self.messages.append(json.loads(caption.text))
+        return True
+
+    @property
+    def position(self) -> str | None:
+        return self.messages[-1]["position"] if self.messages else None
+
+    @property
+    def words(self) -> list[tuple[str | None, str]]:
+        """Each with the stream that said it."""
+        found, stream = [], None
+        for message in self.messages:
+            stream = message.get("stream", stream)
+            found += [(stream, each["word"]) for each in message["words"]]
+        return found
+
+
+def test_who_comes_back_gets_exactly_what_was_missed() -> None:
+    """Whenever it was away, also while another stream began."""
+
+    async def run() -> None:
+        draw = random.Random(3)
+        hall = Room("a", "life")
+        readers = [Reader() for _ in range(20)]
+        present = {}
+        said: list[tuple[str | None, str]] = []
+        hall.begin()
+        for reader in readers:
+            present[reader] = Watcher(hall, reader)
+            hall.join(present[reader], None)
+        for number in range(300):
+            for reader in readers:
+                if draw.random() < 0.1:
+                    if (watcher := present.pop(reader, None)) is not None:
+                        del hall.watchers[watcher]
+                    else:
+                        present[reader] = Watcher(hall, reader)
+                        hall.join(present[reader], reader.position)
+            if draw.random() < 0.05:
+                hall.begin()
+            hall.say([word(number)])
+            said.append((f"life.{hall.stream}", str(number)))
+        for reader in readers:
+            if reader not in present:
+                hall.join(Watcher(hall, reader), reader.position)
+            assert reader.words == said
+
+    asyncio.run(run())
+
+
+def test_what_the_room_has_forgotten_begins_again() -> None:
+    hall, late = Room("a", "life"), Reader()
+    hall.say([word(number) for number in range(2 * room_module.KEPT_WORDS)])
+    hall.join(Watcher(hall, late), "life.5")
+    assert late.messages[0]["again"] and len(late.words) == room_module.KEPT_WORDS
+    for position, count in (
+        ("-7", 7),
+        ("other.5", 60),
+        ("life.x", 60),
+        ("-99999", room_module.KEPT_WORDS),
+    ):
+        reader = Reader()
+        hall.join(Watcher(hall, reader), position)
+        assert len(reader.words) == count
+
+
+# PINs
+
+
+def test_a_room_with_a_pin() -> None:
+    with running(toy_hub(streams=2)) as server, server.connect() as speaker:
+        start(speaker, k=2, room="stage", pin="2468")
+        for names in ([], ["waitinfo-pin.2467"]):
+            with (
+                pytest.raises(InvalidStatus) as error,
+                server.connect("/v1/watch?room=stage", subprotocols=["waitinfo", *names]),
+            ):
+                pass
+            assert error.value.response.status_code == 401
+            assert json.loads(error.value.response.body)["reason"] == "pin"
+        right = ["waitinfo", "waitinfo-pin.2468"]
+        with server.connect("/v1/watch?room=stage", subprotocols=right) as watcher:
+            said = say(speaker, "ba be. ")
+            assert hear(watcher, len(said)) == said
+        for _ in range(WRONG):
+            answer = httpx.get(
+                f"{server.url}/v1/access?room=stage",
+                headers={"Waitinfo-Protocols": "waitinfo-pin.1"},
+            )
+        assert answer.status_code == 429 and "Retry-After" in answer.headers
+
+
+def test_whether_a_request_would_be_served() -> None:
+    with running(toy_hub(keys=Keys([KeyLimits(KEYS[0])]))) as server:
+        ask = f"{server.url}/v1/access"
+        assert httpx.get(ask).json()["reason"] == "key"
+        assert httpx.get(f"{ask}?room=a").status_code == 401
+        key = {"Waitinfo-Protocols": f"waitinfo, waitinfo-key.{KEYS[0]}"}
+        assert httpx.get(ask, headers=key).status_code == 204
+        assert httpx.get(f"{ask}?room=a b", headers=key).status_code == 400
 
 
 # The end

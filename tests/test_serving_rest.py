@@ -230,7 +230,7 @@ def test_keys_and_rates_of_requests() -> None:
 
 def test_operations(server: Running) -> None:
     assert ask(server, "GET", "/healthz") == (200, {"status": "ok"})
-    ready = {"status": "ready", "free": 4, "models": {"toy": 4}}
+    ready = {"status": "ready", "free": 4, "models": {"toy": 4}, "voices": 0}
     assert ask(server, "GET", "/readyz") == (200, ready)
     assert ask(server, "GET", "/readyz?model=none")[0] == 400
     (model,) = ask(server, "GET", "/v1/models")[1]
@@ -253,7 +253,7 @@ def test_each_model_is_ready_for_itself() -> None:
     models = [toy_served(metrics, name, streams=1) for name in ("one", "two")]
     with running(Hub(Models(models), metrics=metrics)) as server, server.connect() as socket:
         start(socket, model="one")
-        full = {"status": "full", "free": 1, "models": {"one": 0, "two": 1}}
+        full = {"status": "full", "free": 1, "models": {"one": 0, "two": 1}, "voices": 0}
         assert ask(server, "GET", "/readyz") == (503, full)
         assert ask(server, "GET", "/readyz?model=one")[0] == 503
         assert ask(server, "GET", "/readyz?model=two")[0] == 200

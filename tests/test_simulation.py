@@ -19,7 +19,8 @@ from waitinfo.client.remote import AsyncRemoteStream
 from waitinfo.serving import connection, rest, watching
 from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub
-from waitinfo.serving.rooms import Room, Rooms
+from waitinfo.serving.room import Room
+from waitinfo.serving.rooms import Claim, Rooms
 from waitinfo.serving.wire import Gathering
 from waitinfo.streaming.asynchronous import AsyncStream, NewEvents
 from waitinfo.streaming.scheduler import Rounds, Scheduler
@@ -64,10 +65,10 @@ def taken_over(patch: Patch) -> None:
     """A stream that is resumed takes any room."""
     speak = Rooms.speak
 
-    def careless(rooms: Rooms, name: str, *given: Any) -> Any:
-        if given[-1] and (room := rooms._rooms.get(name)):
-            room.secret = None
-        return speak(rooms, name, *given)
+    async def careless(rooms: Rooms, claim: Claim) -> Any:
+        if claim.again and (held := rooms._rooms.get(claim.name)):
+            held.secret = None
+        return await speak(rooms, claim)
 
     patch.setattr(Rooms, "speak", careless)
 
@@ -104,12 +105,7 @@ def vanished_watchers_stay(patch: Patch) -> None:
 
 
 def repeated_words_are_shown_again(patch: Patch) -> None:
-    def say(room: Room, words: list[dict[str, Any]]) -> None:
-        room.last = (-1, 0)
-        original(room, words)
-
-    original = Room.say
-    patch.setattr(Room, "say", say)
+    patch.setattr(Room, "new", lambda _, words: words)
 
 
 def a_stopping_server_begins_streams(patch: Patch) -> None:

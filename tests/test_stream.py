@@ -117,6 +117,16 @@ def test_writing_begins_before_the_sentence_ends(translator: Translator) -> None
     stream.close()
 
 
+def test_they_say_what_they_are(translator: Translator) -> None:
+    with translator.stream(k=3) as stream:
+        stream.push("k0 k1 k2 k3 k4 ")
+        shown = f"<Stream k=3, open: {stream.text!r}>"
+        assert repr(stream) == shown
+        assert f" on cpu, 1 of {translator.streams} streams" in repr(translator)
+        assert translator.system.name in repr(translator)
+    assert repr(stream) == shown.replace("open", "finished")
+
+
 def test_empty_streams(translator: Translator) -> None:
     for pieces in ([], [""], ["   ", "\n\t"], [" \x07"]):
         stream = translate(translator, pieces, 3, raw=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import random
 import unicodedata
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +86,32 @@ def test_a_growing_word_has_the_tokens_of_the_whole_word(
     found = [token for letter in text for token in word.add(letter)]
     assert found == tokenizer.encode(text)[: len(found)]
     assert found + word.close() == tokenizer.encode(text)
+
+
+@lru_cache(maxsize=1)
+def published() -> Tokenizer:
+    """As published vocabularies are: a score for each piece, one width of letters, no bytes."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(made_up(1, 300)), model_writer=model, vocab_size=250, minloglevel=2,
+        pad_id=0, unk_id=1, bos_id=2, eos_id=3,
+    )  # fmt: skip
+    return Tokenizer(model.getvalue())
+
+
+@settings(max_examples=150)
+@given(st.text(st.sampled_from(KANA + KANJI + "abé。、ー\u3099😀鬱鬱：：“…㎏１ｶ"), max_size=25))
+def test_a_growing_word_has_the_tokens_of_the_whole_in_published_vocabularies(text: str) -> None:
+    text = text[:6] + made_up(len(text), 1)[0] + text[6:]
+    word, tokenizer = GrowingWord(published()), published()
+    found = [token for letter in text for token in word.add(letter)]
+    assert found + word.close() == tokenizer.encode(text)
+
+
+def test_published_vocabularies_do_not_wait_for_the_end() -> None:
+    text = "".join(made_up(2, 30)).replace("。", "")
+    word = GrowingWord(published())
+    assert len(word.add(text)) > len(published().encode(text)) - 2 * published().longest_piece
 
 
 @settings(max_examples=60)

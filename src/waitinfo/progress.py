@@ -23,6 +23,9 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Show a one-line message."""
 
+    def row(self, cells: dict[str, str]) -> None:
+        """Show a result that is there, by the names of its columns; rows make a growing table."""
+
 
 class Silent:
     """Shows nothing."""
@@ -32,6 +35,8 @@ class Silent:
     def advance(self, done: float) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def row(self, cells: dict[str, str]) -> None: ...
 
 
 EVERY = 10.0  # seconds between two lines of a stage
@@ -63,6 +68,9 @@ class Lines:
 
     def note(self, text: str) -> None:
         self._print(text)
+
+    def row(self, cells: dict[str, str]) -> None:
+        self._print(", ".join(f"{name} {cell}" for name, cell in cells.items()))
 
     @staticmethod
     def _print(text: str) -> None:

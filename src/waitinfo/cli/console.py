@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -49,10 +51,23 @@ class Pace:
         return f"{text}, {rate:,.0f} per second, {left} left"
 
 
+class Bars(RichProgress):
+    """Bars, and below them a table that grows."""
+
+    def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+        self.table = Table()
+        super().__init__(*columns, console=console)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from super().get_renderables()
+        if self.table.row_count:
+            yield self.table
+
+
 class BarProgress:
     """A bar for each stage."""
 
-    def __init__(self, bars: RichProgress) -> None:
+    def __init__(self, bars: Bars) -> None:
         self.bars = bars
         self.task: Any = None
 
@@ -65,6 +80,13 @@ class BarProgress:
 
     def note(self, text: str) -> None:
         self.bars.console.print(f"note: {text}", markup=False)
+
+    def row(self, cells: dict[str, str]) -> None:
+        table = self.bars.table
+        for name in list(cells)[len(table.columns) :]:
+            table.add_column(name, justify="right" if table.columns else "left")
+        table.add_row(*map(escape, cells.values()))
+        self.bars.refresh()
 
     def _complete(self) -> None:
         if self.task is not None:
@@ -109,15 +131,11 @@ def progress_bar(paced: bool = False) -> Iterator[Progress]:
     )
     name = TextColumn("{task.description:12}" if paced else "{task.description:24}", markup=False)
     columns = (SpinnerColumn(finished_text="✓"), name, BarColumn(), *amount)
-    with RichProgress(*columns, console=console) as bars:
+    with Bars(*columns, console=console) as bars:
         progress = PaceBar(bars) if paced else BarProgress(bars)
         yield progress
         progress._complete()
-
-
-def note(text: str) -> None:
-    """A line for the person at the terminal, apart from the output."""
-    console.print(text, markup=False, soft_wrap=True)
+        bars.table = Table()  # the command prints its own at the end
 
 
 def print_table(table: Table, heading: str = "") -> None:

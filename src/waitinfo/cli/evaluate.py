@@ -113,7 +113,8 @@ def evaluate(options: EvaluateArguments) -> None:
         waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.evaluation.evaluate import TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
@@ -195,16 +196,21 @@ def _points(
     for point in made:
         points.append(point)
         if len(decodings) > 1:  # the table comes when all are there
-            progress.note(_briefly(point))
+            progress.row(_briefly(point))
     return points
 
 
-def _briefly(point: Point) -> str:
+def _briefly(point: Point) -> dict[str, str]:
+    """A row of the table that grows while the command runs."""
     lag = point["word"]["LAAL"]
     unit = point.get("units", {}).get("target", "words")
-    lag = "" if lag is None else f", LAAL {lag:.2f} {unit}"
-    at = f"{point['set']}, {point['name']} at {point['dial']} = {point['k']:g}"
-    return f"{at}: BLEU {point['quality']['BLEU']:.2f}{lag}"
+    return {
+        "set": point["set"],
+        "system": point["name"],
+        str(point["dial"]): f"{point['k']:g}",
+        "BLEU": f"{point['quality']['BLEU']:.2f}",
+        f"LAAL ({unit})": "" if lag is None else f"{lag:.2f}",
+    }
 
 
 def _conditions(options: EvaluateArguments) -> list[Condition]:
@@ -244,7 +250,8 @@ def _decodings(options: EvaluateArguments, loaded: LoadedModel) -> list[Decoding
 
 def _calibrate(options: EvaluateArguments) -> None:
     """Measure the lag of dial values and store it in the model folder."""
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.cli.tables import calibration_table
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet

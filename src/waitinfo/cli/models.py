@@ -28,6 +28,10 @@ class ModelsArguments(PluginOptions):
             help="Write a published model as a model folder: Firefox, CTranslate2, .argosmodel …",
         ),
     ] = None
+    source_language: Annotated[
+        str | None, typer.Option("--from", help="Source language, if the model does not say it.")
+    ] = None
+    target_language: Annotated[str | None, typer.Option("--to", help="Target language.")] = None
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
     dtype: Annotated[
         str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
@@ -50,7 +54,7 @@ def models(options: ModelsArguments) -> None:
     if options.pack is not None and options.published is not None:
         raise WaitinfoError("--pack and --import: give one of them")
     if options.published is not None:
-        _import(options.published, options.out, options.dtype)
+        _import(options)
     elif options.pack is not None:
         options.load_plugins()
         _pack(options.pack, options.out, options.dtype)
@@ -66,7 +70,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
@@ -86,7 +90,7 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
@@ -100,38 +104,46 @@ def _show(name: str) -> None:
     note(f"folder: {models[name].folder}")
 
 
-def _import(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.console import note
-    from waitinfo.importing import SYSTEM, import_model
+def _import(options: ModelsArguments) -> None:
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
+    from waitinfo.importing.models import SYSTEM, import_model
+    from waitinfo.importing.sources import HUB_NAME, fetch
+    from waitinfo.text.languages import Languages
 
-    if out is None:
+    source, out = options.published, options.out
+    if source is None or out is None:
         raise WaitinfoError("--import: give --out, the folder to write")
-    import_model(source, out, dtype)
+    languages = Languages(options.source_language, options.target_language)
+    if not source.exists() and HUB_NAME.fullmatch(str(source)):
+        source = fetch(str(source))
+    with progress_bar() as progress:
+        import_model(source, out, options.dtype, languages=languages, progress=progress)
     size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     note(f"{out}: {size / 1e6:.1f} MB of weights; it translates by {SYSTEM}, see --system")
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.console import note
-    from waitinfo.model.integers.packing import measure_inputs
+    from waitinfo.cli.notes import note
+    from waitinfo.importing.sources import find_source
+    from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
-    from waitinfo.trained.folder import find_model
     from waitinfo.trained.saving import load_model, save_model
 
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")
     if out.exists():
         raise WaitinfoError(f"{out}: exists already; choose a new folder")
-    loaded = load_model(find_model(source))
+    loaded = load_model(find_source(source, "float32"))
     save_model(
         out,
-        loaded.model,
-        loaded.model.weights(),
+        loaded.floats,
+        loaded.floats.weights(),
         loaded.system,
         loaded.vocabulary,
         dtype,
         languages=loaded.languages,
-        inputs=measure_inputs(loaded.model) if dtype == "int8" else None,
+        inputs=measure_inputs(loaded.floats) if dtype == "int8" else None,
     )
     if (loaded.folder / CALIBRATION).exists():  # the weights differ by their rounding alone
         shutil.copy(loaded.folder / CALIBRATION, out)

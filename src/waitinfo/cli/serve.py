@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, use_threads
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.threads import usable_cores
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
@@ -27,6 +29,10 @@ class ServeArguments(SystemChoice):
             "--model", help="Model or run folders, or names [default: all bundled models]."
         ),
     ] = field(default_factory=list)
+    sources: Annotated[
+        str, typer.Option("--from", help="Of a model of many languages: offer these, as de,en …")
+    ] = ""
+    targets: Annotated[str, typer.Option("--to", help="… into these [default: all].")] = ""
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000
     streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32
@@ -80,6 +86,16 @@ class ServeArguments(SystemChoice):
     ] = None
     idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
     drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
+    recogniser: Annotated[
+        str | None,
+        typer.Option(
+            help="Hears audio: a folder or a name, as listen --recogniser. Loaded at once "
+            "[default: whisper-base, loaded when somebody speaks]."
+        ),
+    ] = None
+    voices: Annotated[
+        int, typer.Option(help="Audio streams at a time; 0: this server takes no audio.")
+    ] = 4
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
     ray: Annotated[
         bool, typer.Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
@@ -100,6 +116,10 @@ def serve(options: ServeArguments) -> None:
 
         waitinfo serve --model run --port 8080 --streams 64
 
+        waitinfo serve --model nllb --from de,en --to pt,fr
+
+        waitinfo serve --recogniser whisper-small --voices 8
+
         waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
 
         waitinfo serve --ray --replicas 1-8 --streams 64 --host 0.0.0.0 --keys keys.toml
@@ -109,13 +129,14 @@ def serve(options: ServeArguments) -> None:
         from waitinfo.serving import guards, http, logs, server
         from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
+        from waitinfo.serving.supervisor import supervise
     except ImportError as error:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.config import system_options
-    from waitinfo.trained.folder import bundled_models
+    from waitinfo.trained.folder import bundled_models, find_model
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
     if options.private and not keys:
@@ -143,7 +164,10 @@ def serve(options: ServeArguments) -> None:
         dtype=options.dtype,
         system=options.system,
         options=system_options(options.settings),
+        offered=(_codes(options.sources), _codes(options.targets)),
         plugins=tuple(path.absolute() for path in options.plugins),
+        recogniser=options.recogniser,
+        voices=options.voices,
         keys=keys,
         settings=settings,
     )
@@ -151,13 +175,15 @@ def serve(options: ServeArguments) -> None:
         _run_on_a_cluster(options, plan)
         return
     listening = server.bind(options.host, options.port)
-    # The event loop needs a core too. Where it has none, all threads of the model wait for one.
-    use_threads(options.threads or max(1, usable_cores() - 1))
     logs.set_up(options.log_level)
-    hub = plan.build()
-    names = ", ".join(dict.fromkeys(served.name for served in hub.models))
-    note(f"{names} at {_address(options.host, listening.getsockname()[1])} (Ctrl-C ends)")
-    server.run(hub, options.host, options.port, listening)
+    names = ", ".join(dict.fromkeys(find_model(path).resolve().name for path in plan.models))
+    address = _address(options.host, listening.getsockname()[1])
+    # The front needs a core, too. Where it has none, all threads of the model wait for one.
+    threads = options.threads or max(1, usable_cores() - 1)
+    supervise(
+        plan, options.host, listening, partial(use_threads, threads), options.log_level,
+        lambda: note(f"{names} at {address} (Ctrl-C ends)"),
+    )  # fmt: skip
 
 
 def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
@@ -165,7 +191,7 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.serving import cluster
 
     scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))
@@ -173,6 +199,10 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
     note(f"{options.replicas} replicas at {_address(options.host, options.port)} (Ctrl-C ends)")
     cluster.wait_for_a_signal()
     cluster.stop()
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(code.strip() for code in text.split(",") if code.strip())
 
 
 def _address(host: str, port: int) -> str:
@@ -190,6 +220,8 @@ def _check(options: ServeArguments) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
+    if options.voices < 0:
+        raise WaitinfoError(f"--voices {options.voices}: must be 0 or more")
     if options.watchers < 0:
         raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
     if not 0 <= options.drain < 1e9:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.console import note, print_table, progress_bar
+from waitinfo.cli.console import print_table, progress_bar
+from waitinfo.cli.notes import note
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile
@@ -201,12 +202,13 @@ def models(curves: Sequence[Curve]) -> None:
     """How each curve's models were trained, and a note if that differs."""
     own = [curve for curve in curves if not curve.published]
     table = Table()
-    for column in ("system", "runs", "parameters", "updates × tokens"):
+    for column in ("system", "runs", "seeds", "parameters", "updates × tokens"):
         table.add_column(column, justify="left" if column == "system" else "right")
     for curve in own:
         trained = ", ".join(f"{n:,} × {tokens:,}" for n, tokens in sorted(curve.trainings))
         size = "" if curve.parameters is None else f"{curve.parameters:,}"
-        table.add_row(escape(curve.name), str(curve.runs), size, trained)
+        seeds = ", ".join(map(str, curve.seeds))
+        table.add_row(escape(curve.name), str(curve.runs), seeds, size, trained)
     print_table(table, "models")
     if unlike(point["model"] for curve in own for made in curve.points for point in made.points):
         note(UNLIKE)

@@ -83,7 +83,7 @@ def train(options: TrainArguments) -> None:
 
         waitinfo train --system wait-k --set system.k=5 --data corpus --out run --max-minutes 30
 
-        waitinfo train --config recipes/tiny.toml --data corpus --out run
+        waitinfo train --config recipes/de-en.toml --data corpus --out run
 
         waitinfo train --like run --system multipath --out multipath-run
 

@@ -64,6 +64,12 @@ class Curve:
         return max((len(point.points) for point in self.points), default=1)
 
     @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs, as far as they are known."""
+        made = (point for each in self.points for point in each.points)
+        return sorted({point["seed"] for point in made if point.get("seed") is not None})
+
+    @property
     def uneven(self) -> bool:
         """Whether points are means of different numbers of runs, so that the curve may jump."""
         return len({len(point.points) for point in self.points}) > 1

@@ -217,8 +217,10 @@ class Evaluation:
         self, sentences: Sequence[list[int]], decoding: Decoding
     ) -> Iterator[tuple[int, Hypothesis]]:
         if decoding.beam > 1:
-            return BeamDecoder(self.loaded.model, decoding.beam).results(sentences)
-        decoder = Decoder(self.loaded.model, self.loaded.system, decoding.ending)
+            beams = BeamDecoder(self.loaded.model, decoding.beam, opening=self.loaded.opening)
+            return beams.results(sentences)
+        loaded = self.loaded
+        decoder = Decoder(loaded.model, loaded.system, decoding.ending, opening=loaded.opening)
         return decoder.results(sentences, decoding.k)
 
     # Scoring

@@ -12,7 +12,7 @@ import numpy as np
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.importing.published import Array, Published, cover, special_rows
-from waitinfo.model.tensors import load_stored
+from waitinfo.model.stored import load_stored
 from waitinfo.text.languages import CODE, Languages
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
@@ -45,7 +45,7 @@ def read(folder: Path, config: dict[str, Any]) -> Published:
     special = {ids["</s>"], ids["<unk>"], config["pad_token_id"]}
     words = {number: word for word, number in ids.items() if number not in special}
     order = sorted(words)
-    weights = _weights(folder, config["encoder_layers"], config["decoder_layers"])
+    weights = read_weights(folder, config["encoder_layers"], config["decoder_layers"])
     for name in ("source_embedding.weight", "output_bias"):
         weights[name] = special_rows(
             weights[name], order, ids["</s>"], ids["<unk>"], config["decoder_start_token_id"]
@@ -87,8 +87,9 @@ def _languages(folder: Path) -> Languages:
     return Languages(*(code if CODE.fullmatch(code) else None for code in codes))
 
 
-def _weights(folder: Path, encoder_layers: int, decoder_layers: int) -> dict[str, Array]:
-    stored = {name: t.float().numpy() for name, t in load_stored(folder).items()}
+def read_weights(folder: Path, encoder_layers: int, decoder_layers: int) -> dict[str, Array]:
+    """The weights of BART's layers by our names, as Marian and M2M100 have them in transformers."""
+    stored = {name: a.astype(np.float32) for name, a in load_stored(folder).items()}
 
     def array(name: str) -> Array:
         if name not in stored:
@@ -108,10 +109,13 @@ def _weights(folder: Path, encoder_layers: int, decoder_layers: int) -> dict[str
         (n for n in stored if re.search(r"(shared|embed_tokens)\.weight$", n)),
         "model.shared.weight",
     )
-    out = {
-        "source_embedding.weight": array(embedding),
-        "output_bias": array("final_logits_bias")[0],
-    }
+    out = {"source_embedding.weight": array(embedding)}
+    bias = stored.get("final_logits_bias")
+    size = len(out["source_embedding.weight"])
+    out["output_bias"] = np.zeros(size, np.float32) if bias is None else bias[0]
+    for side in ("encoder", "decoder"):
+        if f"model.{side}.layer_norm.weight" in stored:
+            out |= both(f"{side}_norm", f"model.{side}.layer_norm")
     for side, count in (("encoder", encoder_layers), ("decoder", decoder_layers)):
         for number in range(count):
             ours, theirs = f"{side}_layers.{number}", f"model.{side}.layers.{number}"

@@ -60,17 +60,18 @@ class PieceFile:
         if not self.pieces:
             raise WaitinfoError(f"{name}: not a SentencePiece model")
 
-    def reordered(self, texts: Sequence[str]) -> bytes:
+    def reordered(self, texts: Sequence[str], control: Sequence[str] = ()) -> bytes:
         """The same file with these pieces after the special tokens, in this order.
 
         Text is split as before. Pieces of the file that are not named stand at the end; names that
-        the file does not have are never used.
+        the file does not have are never used. Those of `control` come last, and are no text.
         """
         own = {piece.text: piece for piece in self.pieces if piece.kind not in (UNKNOWN, CONTROL)}
         chosen = [SPECIAL_PIECES[number] for number in range(len(SPECIAL_PIECES))]
         chosen += [own.get(text, Piece(text, kind=UNUSED)) for text in texts]
         named = set(texts)
         chosen += [piece for text, piece in own.items() if text not in named]
+        chosen += [Piece(text, kind=CONTROL) for text in control]
         out = b"".join(_field(PIECES, BYTES, piece.encoded()) for piece in _unique(chosen))
         ids = ((UNK_ID, UNK), (BOS_ID, BOS), (EOS_ID, EOS), (PAD_ID, PAD))
         last = b"".join(

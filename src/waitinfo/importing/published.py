@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Published:
     weights: dict[str, Array]
     vocabulary: Vocabulary
     languages: Languages = UNKNOWN
+    language_tokens: dict[str, int] = field(default_factory=dict)  # of a model of many languages
 
 
 def special_rows(matrix: Array, order: list[int], eos: int, unk: int, start: int | None) -> Array:

@@ -24,13 +24,21 @@ class Word(NamedTuple):
     end: float
 
 
+class Anchor(NamedTuple):
+    """Where a voice can be continued: from which sample on, and the words from there on it has."""
+
+    sample: int = 0
+    words: tuple[str, ...] = ()
+
+
 class Heard(NamedTuple):
-    """What was heard so far."""
+    """What was heard so far. While nothing is said, one with nothing new comes now and then."""
 
     words: list[Word]  # committed now, after those before
     open: list[Word]  # what seems to follow
     position: float  # seconds of audio that were taken into account
     pause: bool = False  # the speaker is silent after the words
+    anchor: Anchor = Anchor()
 
 
 class Voice(Protocol):
@@ -54,8 +62,14 @@ class Recogniser(Protocol):
     name: str
     every: float  # seconds of audio between looks at the open words, on a machine that keeps up
 
-    def voice(self, language: str | None = None, live: bool = True) -> Voice:
-        """Begin with a speaker. A `live` one looks less often where the machine is slow."""
+    def voice(
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
+    ) -> Voice:
+        """Begin with a speaker. A `live` one looks less often where the machine is slow.
+
+        To continue a voice, `carried` are the words of its anchor, which are not told again. The
+        pause before the anchor may be.
+        """
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import numpy as np
 from waitinfo.listening.activity import FRAME, Activity, Loudness, loudness
 from waitinfo.listening.agreement import Agreement, fold
 from waitinfo.listening.audio import RATE, Samples
-from waitinfo.listening.recogniser import Heard, Transcriber, Word
+from waitinfo.listening.recogniser import Anchor, Heard, Transcriber, Word
 
 EVERY = 0.8  # seconds of audio between two looks
 LONGEST = 20.0  # seconds of a stretch
@@ -26,6 +26,7 @@ SHORTEST = 0.1  # seconds of speech that are worth a look
 GAP = 0.5  # seconds of silence that end a stretch
 PAUSE = 1.0  # seconds of silence that end a sentence
 MARGIN = 0.3  # seconds that are kept before and after speech
+QUIET = 2.0  # seconds after which it is told that nothing is heard
 SHARE = 1.25  # looks take at most 1 / SHARE of the time
 MOST_LETTERS = 40  # that anybody says in a second
 NOISES = {"[": "]", "(": ")", "*": "*", "♪": "♪", "♫": "♫"}  # around what is not speech: [music]
@@ -47,14 +48,22 @@ class Redecoding:
         self.transcriber, self.every, self.activity = transcriber, every, activity
         self.name = transcriber.name
 
-    def voice(self, language: str | None = None, live: bool = True) -> RedecodedVoice:
-        return RedecodedVoice(self, language, live)
+    def voice(
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
+    ) -> RedecodedVoice:
+        return RedecodedVoice(self, language, live, carried)
 
 
 class RedecodedVoice:
     """One speaker; see `Voice`."""
 
-    def __init__(self, recogniser: Redecoding, language: str | None, live: bool) -> None:
+    def __init__(
+        self,
+        recogniser: Redecoding,
+        language: str | None,
+        live: bool,
+        carried: Sequence[str] | None = None,
+    ) -> None:
         self._recogniser, self._language, self._live = recogniser, language, live
         self._activity = recogniser.activity()
         self.rhythm = recogniser.every
@@ -63,10 +72,13 @@ class RedecodedVoice:
         self._audio: list[Samples] = []  # frames of the stretch, or those that may begin it
         self._voiced: list[bool] = []  # which of them have speech
         self._rest = np.zeros(0, np.float32)  # samples that do not fill a frame yet
-        self._speaks = False
+        self._speaks = bool(carried)  # in the middle of a stretch
         self._silent = 0  # frames since somebody spoke
-        self._paused = True  # the silence was reported
-        self._agreement = Agreement()
+        if carried is not None and not carried:  # right after a stretch
+            self._silent = frames(GAP) - frames(MARGIN)
+        self._paused = carried is None  # the silence was reported
+        self._agreement = Agreement(carried or ())
+        self._told = 0.0  # position that was told last
         self._looked = 0  # frames of the stretch at the last look
         self._cost = 0.0  # seconds that a look takes
         self._shown = False  # there are open words
@@ -84,6 +96,8 @@ class RedecodedVoice:
             found += self._step()
         if self._speaks and self._due():
             found += self._look()
+        if not (found or self._shown) and self._seconds(len(self._audio)) >= self._told + QUIET:
+            found = [self._heard([], [])]
         return found
 
     def skip(self, samples: int) -> list[Heard]:
@@ -132,20 +146,19 @@ class RedecodedVoice:
             return []
         self._shown = bool(still)
         # Committed words were there at the look before.
-        return [Heard(self._in_order(words, self._seconds(before)), still, self._seconds(count))]
+        return [self._heard(self._in_order(words, self._seconds(before)), still)]
 
     def _end(self) -> list[Heard]:
         """Somebody has stopped speaking: commit all."""
         if not self._speaks:
             return []
-        found: list[Heard] = []
+        words: list[Word] = []
         if self._shown or sum(self._voiced) * FRAME >= SHORTEST * RATE:
             count = min(len(self._audio), len(self._audio) - self._silent + frames(MARGIN))
             words = self._agreement.finish(self._recognise(count))
-            found = self._report(words)
         self._agreement, self._speaks, self._looked = Agreement(), False, 0
         self._forget(len(self._audio) - frames(MARGIN))
-        return found
+        return self._report(words)
 
     def _cut(self) -> list[Heard]:
         """The stretch is too long: commit what is before its quietest point."""
@@ -155,24 +168,28 @@ class RedecodedVoice:
         count = len(self._audio) - frames(LATEST_CUT) + int(quiet.argmin())
         words = self._recognise(count)
         carried = self._agreement.beyond(words)
-        found = self._report(self._agreement.finish(words))
+        rest = self._agreement.finish(words)
         self._agreement, self._looked = Agreement(carried), 0
         self._forget(count)
-        return found
+        return self._report(rest)
 
     def _report(self, words: list[Word]) -> list[Heard]:
         """Words of a stretch that is over."""
         if not (words or self._shown):
             return []
         self._shown = False
-        now = self._seconds(len(self._audio))
-        return [Heard(self._in_order(words, now), [], now)]
+        return [self._heard(self._in_order(words, self._seconds(len(self._audio))), [])]
 
     def _pause(self) -> list[Heard]:
         if self._paused:
             return []
         self._paused = True
-        return [Heard([], [], self._seconds(len(self._audio)), pause=True)]
+        return [self._heard([], [], pause=True)]
+
+    def _heard(self, words: list[Word], still: list[Word], pause: bool = False) -> Heard:
+        self._told = self._seconds(len(self._audio))
+        anchor = Anchor(self._begin * FRAME + self._lost, tuple(self._agreement.committed))
+        return Heard(words, still, self._told, pause, anchor)
 
     def _forget(self, count: int) -> None:
         """Drop frames from the front."""

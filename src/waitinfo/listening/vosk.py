@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.listening.activity import FRAME, Loudness
 from waitinfo.listening.agreement import Agreement
 from waitinfo.listening.audio import RATE, Samples
-from waitinfo.listening.recogniser import Heard, Word
-from waitinfo.listening.redecoding import PAUSE
+from waitinfo.listening.recogniser import Anchor, Heard, Word
+from waitinfo.listening.redecoding import PAUSE, QUIET
 
 SIZE = 6 * FRAME  # samples between two looks
 EVERY = SIZE / RATE
@@ -44,11 +45,13 @@ class VoskRecogniser:
             raise WaitinfoError(f"recogniser {model}: {lines[0]}") from None
         self._new: Any = vosk.KaldiRecognizer
 
-    def voice(self, language: str | None = None, live: bool = True) -> VoskVoice:
+    def voice(
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
+    ) -> VoskVoice:
         recogniser = self._new(self._model, RATE)
         recogniser.SetWords(True)
         recogniser.SetPartialWords(True)
-        return VoskVoice(recogniser)
+        return VoskVoice(recogniser, carried)
 
 
 class VoskVoice:
@@ -56,15 +59,17 @@ class VoskVoice:
 
     rhythm = EVERY
 
-    def __init__(self, recogniser: Any) -> None:
+    def __init__(self, recogniser: Any, carried: Sequence[str] | None = None) -> None:
         self._recogniser = recogniser
         self._waiting: list[Samples] = []
         self._heard = 0  # samples
         self._lost = 0
         self._last = 0.0  # when the last word ended
-        self._paused = True
+        self._paused = carried is None
         self._shown = False
-        self._agreement = Agreement()
+        self._agreement = Agreement(carried or ())
+        self._begin = 0  # samples before the stretch
+        self._told = 0.0  # position that was told last
         self._seen: list[Word] = []  # at the look before
         self._activity, self._silent = Loudness(), 0  # frames since somebody spoke
 
@@ -99,7 +104,10 @@ class VoskVoice:
             count = SIZE // FRAME
             self._silent = count - 1 - int(voiced[-1]) if len(voiced) else self._silent + count
         silent = self._silent * FRAME >= PAUSE * RATE
-        return found + (self._pause() if silent and not self._shown else [])
+        found += self._pause() if silent and not self._shown else []
+        if not (found or self._shown) and self._position >= self._told + QUIET:
+            found = [self._tell([], [])]
+        return found
 
     def _partial(self, words: list[Word]) -> list[Heard]:
         """It computes in steps of its own: only what is new can agree with what was."""
@@ -117,6 +125,7 @@ class VoskVoice:
         """The recogniser is done with a stretch."""
         words = self._agreement.finish(self._words(json.loads(result).get("result", [])))
         self._agreement, self._seen = Agreement(), []
+        self._begin = self._heard + self._lost
         return self._report(words, [])
 
     @property
@@ -136,10 +145,15 @@ class VoskVoice:
             end = max(self._last, min(word.end, self._position))
             ordered.append(Word(word.text, min(max(self._last, word.start), end), end))
             self._last, self._paused = end, False
-        return [Heard(ordered, still, self._position)]
+        return [self._tell(ordered, still)]
 
     def _pause(self) -> list[Heard]:
         if self._paused:
             return []
         self._paused = True
-        return [Heard([], [], self._position, pause=True)]
+        return [self._tell([], [], pause=True)]
+
+    def _tell(self, words: list[Word], still: list[Word], pause: bool = False) -> Heard:
+        self._told = self._position
+        anchor = Anchor(self._begin, tuple(self._agreement.committed))
+        return Heard(words, still, self._told, pause, anchor)

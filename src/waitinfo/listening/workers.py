@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +24,10 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.listening.audio import BLOCK, RATE, Samples
-from waitinfo.listening.loading import DEFAULT, load_recogniser
-from waitinfo.listening.recogniser import Heard, Recogniser, Voice
+from waitinfo.listening.loading import DEFAULT
+from waitinfo.listening.recogniser import Heard
 
 BUFFER = 30.0  # seconds of audio that a voice may be ahead of its recogniser
-NICE = 5  # workers give way to the translation of text
 START = 120.0  # seconds that a worker may take to load its weights
 
 
@@ -60,6 +59,14 @@ class Busy(WaitinfoError):
     """As many voices are open as there may be."""
 
 
+class Speaker(NamedTuple):
+    """What a voice begins with."""
+
+    language: str | None
+    live: bool
+    carried: Sequence[str] | None
+
+
 OnHeard = Callable[[list[Heard]], None]
 OnEnd = Callable[[Exception | None], None]
 
@@ -68,10 +75,10 @@ class PooledVoice:
     """One speaker. `on_heard` and `on_end` are called on the thread of the worker."""
 
     def __init__(
-        self, pool: Voices, number: int, language: str | None, on_heard: OnHeard, on_end: OnEnd
+        self, pool: Voices, number: int, speaker: Speaker, on_heard: OnHeard, on_end: OnEnd
     ) -> None:
         self.rhythm = 0.0
-        self._pool, self._number, self._language = pool, number, language
+        self._pool, self._number, self._speaker = pool, number, speaker
         self._on_heard, self._on_end = on_heard, on_end
         self._worker: _Worker | None = None
         self._blocks: deque[Samples] = deque()
@@ -171,8 +178,13 @@ class Voices:
         on_heard: OnHeard,
         on_end: OnEnd = lambda error: None,
         language: str | None = None,
+        live: bool = True,
+        carried: Sequence[str] | None = None,
     ) -> PooledVoice:
-        """Begin with a speaker; raises `Busy` if there is no room for one more."""
+        """Begin with a speaker; raises `Busy` if there is no room for one more.
+
+        `live` and `carried` are as for `Recogniser.voice`.
+        """
         with self._changed:
             if self._closed:
                 raise WaitinfoError("recognition has been closed")
@@ -180,7 +192,8 @@ class Voices:
                 self.observer.refused("voices")
                 raise Busy(f"{self.limit} voices are open, which is all there is room for")
             self._numbers += 1
-            voice = PooledVoice(self, self._numbers, language, on_heard, on_end)
+            speaker = Speaker(language, live, carried)
+            voice = PooledVoice(self, self._numbers, speaker, on_heard, on_end)
             alive = [worker for worker in self._workers if not worker.dead]
             if not alive:
                 raise WaitinfoError("the recogniser's process has died and does not start again")
@@ -300,7 +313,7 @@ class _Worker:
             return
         self._known.add(number)
         began = time.perf_counter()
-        self._pipe.send((number, voice._language, finishing, samples))
+        self._pipe.send((number, voice._speaker, finishing, samples))
         found, rhythm, error = self._pipe.recv()
         seconds = time.perf_counter() - began
         if error is not None:
@@ -354,33 +367,3 @@ class _Worker:
             self._died()  # voices that were opened meanwhile
             self._pool.observer.failed(error)
         return not self.dead
-
-
-def serve(pipe: Connection[Any, Any]) -> None:
-    """The process of a worker: answer until the other end is gone."""
-    name, every, threads = pipe.recv()
-    os.nice(NICE)
-    try:
-        recogniser: Recogniser = load_recogniser(name, every, threads)
-    except WaitinfoError as error:
-        pipe.send(str(error))
-        return
-    pipe.send(None)
-    voices: dict[int, Voice] = {}
-    while True:
-        number, language, finishing, samples = pipe.recv()
-        if samples is None:
-            voices.pop(number, None)
-            pipe.send(None)
-            continue
-        try:
-            voice = voices.get(number) or voices.setdefault(number, recogniser.voice(language))
-            found = voice.hear(samples)
-            if finishing:
-                found = [*found, *voice.finish()]
-            answer: tuple[list[Heard], float, str | None] = found, voice.rhythm, None
-        except Exception as error:
-            answer = [], 0.0, f"{type(error).__name__}: {error}"
-        if finishing or answer[2] is not None:
-            voices.pop(number, None)
-        pipe.send(answer)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -14,11 +15,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving import operations, realtime, rest, stream, watching
+from waitinfo.serving import audio, operations, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.wire import Gone, retry_header
+from waitinfo.streaming.remote import EngineGone
+
+# For who speaks, who listens, who wants to know how it works, and captions on a stage.
+PAGES = {"/": "speaker", "/r/{room}": "audience", "/lab": "lab", "/overlay": "overlay"}
 
 
 def page_folder() -> Path:
@@ -36,7 +41,9 @@ def build_app(hub: Hub) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await hub.models.start()
         yield
+        hub.hearing.close()
         hub.models.close()
 
     app = FastAPI(
@@ -48,7 +55,7 @@ def build_app(hub: Hub) -> FastAPI:
         redoc_url=None,
     )
     app.state.hub = hub
-    for part in (stream, realtime, watching, rest, operations):
+    for part in (stream, realtime, watching, rest, audio, operations):
         app.include_router(part.router)
     _add_schemas(app)
     _add_errors(app, hub)
@@ -71,7 +78,7 @@ def _add_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         found = generate()
         schemas = found["components"]["schemas"]
-        for model in (rest.TranslateRequest, rest.DetectRequest):
+        for model in (rest.TranslateRequest, rest.DetectRequest, audio.AudioRequest):
             schemas.setdefault(model.__name__, model.model_json_schema())
         return found
 
@@ -91,7 +98,8 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         headers = retry_header(refusal)
         if refusal.reason in ("size", "large"):  # what is left of the body is not read
             headers["Connection"] = "close"
-        return JSONResponse({"error": refusal.message}, refusal.status, headers=headers)
+        answer = {"error": refusal.message, "reason": refusal.reason}
+        return JSONResponse(answer, refusal.status, headers=headers)
 
     @app.exception_handler(Gone)
     async def gone(_: Request, __: Gone) -> Response:
@@ -99,7 +107,9 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         return Response(status_code=499)
 
     @app.exception_handler(WaitinfoError)
-    async def wrong(_: Request, error: WaitinfoError) -> JSONResponse:
+    async def wrong(request: Request, error: WaitinfoError) -> JSONResponse:
+        if isinstance(error, EngineGone):
+            return await refused(request, Refusal(503, "engine", str(error), hub.settings.retry))
         return JSONResponse({"error": str(error)}, 400)
 
     @app.exception_handler(ExceptionGroup)
@@ -115,13 +125,13 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
 
 def _add_page(app: FastAPI) -> None:
     folder = page_folder()
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(read_page(folder / "index.html"))
-
-    @app.get("/overlay", include_in_schema=False)
-    async def overlay() -> HTMLResponse:
-        return HTMLResponse(read_page(folder / "overlay.html"))
-
+    for path, name in PAGES.items():
+        app.add_api_route(path, _show(folder / f"{name}.html"), include_in_schema=False)
     app.mount("/page", StaticFiles(directory=folder), name="page")
+
+
+def _show(path: Path) -> Callable[[], Coroutine[Any, Any, HTMLResponse]]:
+    async def page() -> HTMLResponse:
+        return HTMLResponse(read_page(path))
+
+    return page

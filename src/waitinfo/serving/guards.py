@@ -19,6 +19,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving.http import is_loopback, owner
 
 MANY = 1 << 30
+ADDRESS = "this address"
 QUERIES = frozenset({"key", "api_key"})
 IN_URL = "a key in an address ends up in logs; send it as a bearer token or a subprotocol"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -57,6 +58,11 @@ class Caller:
         self.streams, self.words_per_minute, self.who = streams, words_per_minute, who
         self.open = 0
         self._left, self._since = float(words_per_minute), time.monotonic()
+
+    @property
+    def stranger(self) -> bool:
+        """Whether this is an address of another machine, without a key."""
+        return self.who == ADDRESS
 
     @property
     def left(self) -> int:
@@ -134,7 +140,7 @@ class Keys:
         name = owner(address)
         found = self._strangers.get(name)
         if found is None:
-            found = Caller(self._share or self._half, who="this address")
+            found = Caller(self._share or self._half, who=ADDRESS)
             self._strangers[name] = found
         return found
 
@@ -182,12 +188,17 @@ def find_key(headers: Mapping[str, str]) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
-    for offered in headers.get("sec-websocket-protocol", "").split(","):
-        name = offered.strip()
+    for name in subprotocols(headers):
         for prefix in ("waitinfo-key.", "openai-insecure-api-key."):
             if name.startswith(prefix):
                 return unquote(name.removeprefix(prefix))
     return None
+
+
+def subprotocols(headers: Mapping[str, str]) -> Iterator[str]:
+    """What a page offers with a WebSocket; with other requests in a header of ours."""
+    for header in ("sec-websocket-protocol", "waitinfo-protocols"):
+        yield from map(str.strip, headers.get(header, "").split(","))
 
 
 def check_origin(origin: str | None, host: str | None, allowed: Iterable[str], local: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
+from waitinfo.serving.engine import EngineLink
 from waitinfo.serving.guards import (
     IN_URL,
     MANY,
@@ -26,12 +27,14 @@ from waitinfo.serving.guards import (
     check_origin,
     find_key,
 )
+from waitinfo.serving.hearing import VOICES, Hearing
 from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import COMPARED, Models, Served, load_models
-from waitinfo.serving.rooms import Rooms, Tickets, find_ticket
+from waitinfo.serving.models import COMPARED, Models, Served, load_models, remote_models
+from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
+from waitinfo.serving.tickets import Pins, Tickets, find_pin, find_ticket
 from waitinfo.systems import load_plugins
 
 
@@ -54,18 +57,23 @@ class Hub:
         settings: Settings | None = None,
         keys: Keys | None = None,
         metrics: Metrics | None = None,
+        hearing: Hearing | None = None,
     ) -> None:
         self.models = models
         self.settings = settings or Settings()
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
+        self.hearing = hearing or Hearing(self.metrics)
         self.rooms = Rooms(self.settings.watchers)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self._large: Counter[str] = Counter()  # requests by address
         self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
-        self.keys.share(self.settings.address_streams, sum(m.translator.streams for m in models))
+        self.keys.share(
+            self.settings.address_streams, sum(m.translator.streams for m in models.engines)
+        )
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
+        self.pins = Pins()
         self.draining = False
         self._connections: dict[Stoppable, None] = {}
 
@@ -86,15 +94,17 @@ class Hub:
         if self.settings.private:
             self.admit(request)
 
-    def admit_watcher(self, request: HTTPConnection, room: str) -> None:
-        """Raise unless the request may watch a room, with a ticket for it or with a key."""
+    async def admit_watcher(self, request: HTTPConnection, room: str) -> None:
+        """Raise unless the request may watch a room: with a ticket or a key, and with its PIN."""
         ticket = find_ticket(request.headers, request.query_params)
         if ticket is None:
             self.admit(request)
-            return
-        self._check_origin(request.headers)
-        self.tickets.check(room, ticket)
-        self._check_draining()
+        else:
+            self._check_origin(request.headers)
+            self.tickets.check(room, ticket)
+            self._check_draining()
+        address = request.client.host if request.client else ""
+        self.pins.check(room, await self.rooms.pin(room), find_pin(request.headers), address)
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         settings = self.settings
@@ -212,7 +222,10 @@ class Plan:
     dtype: str = "auto"
     system: str | None = None  # of all models; None: each one's own
     options: dict[str, Any] = field(default_factory=dict)  # of the system
+    offered: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of a model of many languages
     plugins: tuple[Path, ...] = ()
+    recogniser: str | None = None  # None: the default one, once somebody speaks
+    voices: int = VOICES  # audio streams at a time
     keys: tuple[KeyLimits, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
@@ -227,16 +240,27 @@ class Plan:
         connections = max(self.settings.connections, 2 * self.capacity)
         return replace(self.settings, connections=connections)
 
-    def build(self) -> Hub:
-        """Load the models."""
-        metrics = Metrics()
+    def load(self, metrics: Metrics) -> Models:
+        """Load the models, and let them do everything once: `/readyz` means that it is fast."""
         load_plugins(self.plugins)
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
-            self.options,
+            self.options, self.offered,
         )  # fmt: skip
-        for served in models:  # before any client, so that /readyz means that it is fast
+        for served in models.engines:
             served.translator.warm_up()
+        return models
+
+    def build(self, link: EngineLink | None = None) -> Hub:
+        """A server, with its models or with a link to the process that has loaded them."""
+        metrics = Metrics()
+        load_plugins(self.plugins)
+        models = self.load(metrics) if link is None else remote_models(link, metrics)
+        for served in models.engines:
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
-        return Hub(models, self.limits, Keys(self.keys), metrics)
+        hearing = Hearing(metrics, self.recogniser, self.voices, self.settings.retry)
+        if self.recogniser is not None:
+            hearing.load()
+            log("ready", recogniser=self.recogniser, voices=self.voices)
+        return Hub(models, self.limits, Keys(self.keys), metrics, hearing)

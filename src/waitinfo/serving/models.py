@@ -6,19 +6,25 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.importing.sources import find_source
+from waitinfo.serving.engine import EngineLink, Meeting
 from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
+from waitinfo.streaming.host import Host
+from waitinfo.streaming.remote import RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
-from waitinfo.text.languages import Languages
-from waitinfo.trained.folder import find_model
+from waitinfo.text.languages import UNKNOWN, Languages, find_code
 from waitinfo.trained.saving import LoadedModel, load_model
 
+MOST_DIRECTIONS = 100  # of one model of many languages
 COMPARED = ("wait-k", "full")  # systems beside a model's own, to see them side by side
 
 
@@ -30,6 +36,7 @@ class Served:
     translator: Translator
     server: AsyncTranslator
     vocabulary: str  # fingerprint of the tokenizers
+    direction: Languages = UNKNOWN  # of a model of many languages; its translator serves several
 
     @property
     def system(self) -> System:
@@ -37,10 +44,13 @@ class Served:
 
     @property
     def languages(self) -> Languages:
-        return self.translator.loaded.languages
+        known = self.translator.loaded.languages
+        return known if self.direction == UNKNOWN else self.direction
 
     @property
     def free(self) -> int:
+        if not self.translator.alive:
+            return 0
         return self.translator.streams - self.translator.open_streams
 
     def open(
@@ -53,7 +63,10 @@ class Served:
         """Open a stream that takes any pieces of text."""
         if k is not None and lag is not None:
             raise WaitinfoError("give either k or lag, not both")
-        return self.server.stream(k, raw=True, segment=segmenter, history=0, replay=replay, lag=lag)
+        return self.server.stream(
+            k, raw=True, segment=segmenter, history=0, replay=replay, lag=lag,
+            languages=self.direction,
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """What `GET /v1/models` says."""
@@ -88,9 +101,10 @@ class Served:
 class Models:
     """All models of a server by name, each under its own system and maybe others."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[Served], link: EngineLink | None = None) -> None:
         if not served:
             raise WaitinfoError("a server needs at least one model")
+        self._link = link  # to the process of the engine, if it is another one
         self._served: dict[str, dict[str, Served]] = {}
         for each in served:
             self._served.setdefault(each.name, {}).setdefault(each.system.name, each)
@@ -110,6 +124,11 @@ class Models:
         return systems[system] if system is not None else next(iter(systems.values()))
 
     @property
+    def engines(self) -> list[Served]:
+        """One of all that share a translator."""
+        return list({id(each.translator): each for each in self}.values())
+
+    @property
     def main(self) -> list[Served]:
         """Every model under its own system."""
         return [next(iter(systems.values())) for systems in self._served.values()]
@@ -122,7 +141,18 @@ class Models:
                 return each
         return None
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine."""
+        return all(each.translator.alive for each in self)
+
+    async def start(self) -> None:
+        if self._link is not None:
+            await self._link.start()
+
     def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
         for each in self:
             each.server.close()
 
@@ -136,31 +166,95 @@ def load_models(
     compare: int = 0,
     system: str | None = None,
     options: dict[str, Any] | None = None,
+    offered: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Models:
     """Load models, each under its own system or under another one.
 
-    With `compare`, they are also loaded under wait-k and full, with so many streams each.
+    With `compare`, they are also loaded under wait-k and full, with so many streams each. A model
+    of many languages is offered from each of some to each of others; without these, all of them.
     """
     served: list[Served] = []
     names: set[str] = set()
     for path in paths or (None,):
-        folder = find_model(path)
+        folder = find_source(path, dtype)
         loaded = load_model(folder, device, dtype, system, options)
         name = _name(folder)
         if name in names:
             raise WaitinfoError(f"{path}: another model is called {name}; rename the folder")
         names.add(name)
-        served.append(serve_model(name, loaded, metrics, streams))
+        directions = _directions(loaded, *offered) if loaded.language_tokens else []
+        if directions:
+            loaded = dataclasses.replace(loaded, languages=directions[0])
+        found = [serve_model(name, loaded, metrics, streams)]
         if compare:
-            served += _others(name, loaded, metrics, compare)
+            found += _others(name, loaded, metrics, compare)
+        served += [one for each in found for one in _each_way(each, directions)]
     return Models(served)
 
 
+def _directions(
+    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str]
+) -> list[Languages]:
+    """Between which languages a model of many is offered."""
+    known = loaded.language_tokens
+    sides = [[find_code(code, known) for code in side] or known for side in (sources, targets)]
+    found = [Languages(a, b) for a, b in product(*sides) if a != b]
+    if not 0 < len(found) <= MOST_DIRECTIONS:
+        raise WaitinfoError(
+            f"{loaded.folder}: translates between {len(known)} languages; choose up to "
+            f"{MOST_DIRECTIONS} directions, such as --from de,en --to pt"
+        )
+    return found
+
+
+def _each_way(served: Served, directions: Sequence[Languages]) -> list[Served]:
+    """The same model once for every direction."""
+    if not directions:
+        return [served]
+    return [
+        dataclasses.replace(served, name=f"{served.name}.{d.source}-{d.target}", direction=d)
+        for d in directions
+    ]
+
+
 def serve_model(name: str, loaded: LoadedModel, metrics: Metrics, streams: int) -> Served:
-    translator = Translator(loaded, streams, observer=EngineObserver(metrics, name))
-    both = loaded.vocabulary.source.model + loaded.vocabulary.target.model
+    return served_by(name, Translator(loaded, streams, observer=EngineObserver(metrics, name)))
+
+
+def served_by(name: str, translator: Translator) -> Served:
+    vocabulary = translator.vocabulary
+    both = vocabulary.source.model + vocabulary.target.model
     return Served(
         name, translator, AsyncTranslator(translator), hashlib.sha256(both).hexdigest()[:12]
+    )
+
+
+def remote_models(link: EngineLink, metrics: Metrics) -> Models:
+    """The models that the process of an engine has loaded."""
+    meeting = link.meet()
+    engines: list[Served] = []
+    for number, (facts, loaded) in enumerate(zip(meeting.facts, meeting.loaded, strict=True)):
+        observer = EngineObserver(metrics, facts.name)
+        scheduler = RemoteScheduler(facts, partial(link.send, number), observer)
+        link.schedulers.append(scheduler)
+        engines.append(served_by(facts.name, RemoteTranslator(loaded, scheduler)))
+    return Models(
+        [
+            dataclasses.replace(engines[number], name=name, direction=direction)
+            for name, direction, number in meeting.offers
+        ],
+        link,
+    )
+
+
+def meet(models: Models) -> Meeting:
+    """What another process has to know of these models."""
+    engines = models.engines
+    numbers = {id(each.translator): number for number, each in enumerate(engines)}
+    return Meeting(
+        [Host.facts(each.name, each.translator) for each in engines],
+        [each.translator.loaded.without_weights() for each in engines],
+        [(each.name, each.direction, numbers[id(each.translator)]) for each in models],
     )
 
 

@@ -22,11 +22,18 @@ async def ready(request: Request) -> JSONResponse:
     hub: Hub = request.app.state.hub
     if hub.draining:
         return JSONResponse({"status": "draining"}, 503)
+    if not hub.models.alive:
+        return JSONResponse({"status": "starting"}, 503)
     asked = request.query_params.get("model")
     models = hub.models.main if asked is None else [hub.models.find(asked)]
     free = {served.name: served.free for served in models}
     ready = all(free.values())
-    status = {"status": "ready" if ready else "full", "free": sum(free.values()), "models": free}
+    status = {
+        "status": "ready" if ready else "full",
+        "free": sum(free.values()),
+        "models": free,
+        "voices": hub.hearing.free,
+    }
     return JSONResponse(status, 200 if ready else 503)
 
 

@@ -61,6 +61,25 @@ class Resume(Begin):
     vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
 
 
+class AudioPlace(Message):
+    """Where audio has to be sent again from, after a break."""
+
+    sample: int = Field(0, ge=0, le=1 << 53, description="At the client's rate, counted from 0.")
+    words: Annotated[list[Annotated[str, Field(max_length=100)]], FailFast()] = Field(
+        [], max_length=400, description="Words from there on that have been reported."
+    )
+
+
+class AudioStart(Message):
+    """Binary frames follow: 16-bit little-endian PCM of one channel."""
+
+    rate: int = Field(16_000, ge=8_000, le=48_000, description="Samples a second.")
+    language: str | None = Field(
+        None, max_length=35, description="Of the speaker; the model's source language if left out."
+    )
+    resume: AudioPlace | None = Field(None, description="The newest `replay` of `heard`.")
+
+
 class Start(Message):
     """Open the stream. The first message."""
 
@@ -76,6 +95,10 @@ class Start(Message):
     secret: str | None = Field(
         None, min_length=16, max_length=128, description="Who shows it again may speak there again."
     )
+    pin: str | None = Field(
+        None, pattern=r"^\d{4,12}$", description="Digits that watchers of the room have to give."
+    )
+    audio: AudioStart | None = Field(None, description="Take a voice instead of text.")
     resume: Resume | None = None
 
 
@@ -177,6 +200,26 @@ class Words(Message):
     replay: ResumePoint
 
 
+class SpokenWord(Message):
+    """A recognised word, and when it was spoken, in seconds of the audio."""
+
+    text: str
+    start: float
+    end: float
+
+
+class Heard(Message):
+    """What was recognised in the audio, and where the translation's source text goes on."""
+
+    type: Literal["heard"] = "heard"
+    words: list[SpokenWord] = Field(description="After those before; never taken back.")
+    text: str = Field(description="What they add to the source text, spaces included.")
+    open: list[SpokenWord] = Field(description="What seems to follow. Replaces those before.")
+    position: float = Field(description="Seconds of audio taken into account.")
+    pause: bool = Field(description="The sentence ends here.")
+    replay: AudioPlace
+
+
 class Idle(Message):
     """Everything up to the text with this id is worked off."""
 
@@ -220,7 +263,7 @@ class Ended(Message):
     reason: str = Field(description="end, idle, closing, full, replaced, refused or error.")
 
 
-Outgoing = Started | Words | Idle | Stats | Error | Closing | Ended
+Outgoing = Started | Words | Heard | Idle | Stats | Error | Closing | Ended
 
 
 class Malformed(WaitinfoError):

@@ -2,31 +2,25 @@
 
 Whoever opens a room holds its secret, and only who shows it speaks there. The room is kept for a
 while after its speaker has gone, so that nobody else takes the place before the speaker is back.
-A ticket gives leave to watch one room for some hours, and no other right.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import hmac
-import json
 import re
 import secrets
-import struct
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
+from waitinfo.serving.room import Caption, Occupant, Room, Watcher
+from waitinfo.serving.tickets import pin_digest
 
 NAME = re.compile(r"[\w.-]{1,64}")
-REMEMBERED = 60  # words that a new watcher gets
-WAITING = 200  # captions that may wait for a watcher, who then gets the last words instead
 ROOMS = 4_096  # with speakers, watchers or neither
 KEPT = 16  # rooms without a speaker that are kept for one client
 
@@ -37,145 +31,60 @@ class Occupied(WaitinfoError):
     code: ClassVar[str] = "room"
 
 
-class Caption:
-    """A message to all watchers of a room, formatted once."""
+@dataclass(frozen=True)
+class Claim:
+    """What a speaker says of itself when it takes its place."""
 
-    def __init__(self, words: list[dict[str, Any]], **fields: Any) -> None:
-        message = {"type": "words", "words": words, **fields}
-        self.text = json.dumps(message, ensure_ascii=False)
-
-    @cached_property
-    def frame(self) -> bytes:
-        """As a WebSocket has it: a whole text, without a mask."""
-        data = self.text.encode()
-        size = len(data)
-        if size < 126:
-            return struct.pack("!BB", 0x81, size) + data
-        if size < 1 << 16:
-            return struct.pack("!BBH", 0x81, 126, size) + data
-        return struct.pack("!BBQ", 0x81, 127, size) + data
-
-
-class Watcher:
-    """One who watches. Nobody waits for a slow one, who gets the last words once there is time.
-
-    write: send a caption at once, if everything before has been taken.
-    """
-
-    def __init__(self, room: Room, write: Callable[[Caption], bool]) -> None:
-        self._room, self._write = room, write
-        self._waiting: deque[Caption] = deque()
-        self._arrived = asyncio.Event()
-        self._slow = False  # captions wait, or are being sent
-        self._missed = False  # some were skipped
-        self._over = False
-
-    def put(self, caption: Caption) -> None:
-        if not self._slow and self._write(caption):
-            return
-        self._slow = True
-        self._waiting.append(caption)
-        if len(self._waiting) > WAITING:
-            self._missed = True
-            self._waiting.clear()
-        self._arrived.set()
-
-    def end(self) -> None:
-        """Nothing more will be said."""
-        self._over = True
-        self._arrived.set()
-
-    async def captions(self) -> AsyncIterator[Caption]:
-        """Those that could not be sent at once, until the end."""
-        while True:
-            while self._waiting or self._missed:
-                if self._missed:
-                    self._missed = False
-                    self._waiting = deque([self._room.snapshot])
-                yield self._waiting.popleft()
-            self._slow = False
-            if self._over:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
-
-
-class Occupant(Protocol):
-    """A connection that speaks in a room."""
-
-    def stop(self, reason: str) -> None:
-        """End it."""
-
-
-class Room:
-    """The last words, who watches, and who may speak."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.words: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
-        self.watchers: dict[Watcher, None] = {}
-        self.last = (-1, 0)  # sentence and number of the last word
-        self.secret: bytes | None = None  # digest; None: anybody may open the room
-        self.speaker: Occupant | None = None
-        self.owner: object | None = None  # whose client opened it
-        self.timer: asyncio.TimerHandle | None = None  # until it is free
-        self._snapshot: Caption | None = None
+    name: str
+    owner: object  # whose client it is
+    speaker: Occupant
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    pin: str | None = None  # that watchers have to give
+    source: str | None = None
+    target: str | None = None
+    languages: tuple[str, ...] = ()  # into which the room can be followed
+    again: bool = False  # the stream continues one that was interrupted
 
     @property
-    def snapshot(self) -> Caption:
-        """The last words."""
-        if self._snapshot is None:
-            self._snapshot = Caption(list(self.words), again=True)
-        return self._snapshot
-
-    def begin(self) -> None:
-        """A new stream speaks: what was said before does not count any more."""
-        self.last, self._snapshot = (-1, 0), None
-        self.words.clear()
-        self._show(Caption([], again=True, fresh=True))
-
-    def say(self, words: list[dict[str, Any]]) -> None:
-        """Show words. A speaker that was cut off repeats some, which were shown already."""
-        words = [word for word in words if place(word) > self.last]
-        if not words:
-            return
-        self.last = place(words[-1])
-        self.words.extend(words)
-        self._snapshot = None
-        self._show(Caption(words))
-
-    def _show(self, caption: Caption) -> None:
-        for watcher in self.watchers:
-            watcher.put(caption)
-
-    def end(self) -> None:
-        for watcher in self.watchers:
-            watcher.end()
-
-
-def place(word: dict[str, Any]) -> tuple[int, int]:
-    """Where a word stands in the translation: its sentence, and its number there."""
-    return word["sentence"], word["read"] - word["lag"]
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.secret.encode("utf-8", "surrogatepass")).digest()
 
 
 class Seat:
     """The place of a speaker in a room."""
 
-    def __init__(self, rooms: Rooms, room: Room, speaker: Occupant, secret: str) -> None:
-        self._rooms, self._room, self._speaker, self.secret = rooms, room, speaker, secret
+    def __init__(self, rooms: Rooms, held: Held, claim: Claim) -> None:
+        self._rooms, self._held, self._claim = rooms, held, claim
 
     @property
     def name(self) -> str:
-        return self._room.name
+        return self._claim.name
 
-    def say(self, words: list[dict[str, Any]]) -> None:
-        if self._room.speaker is self._speaker:  # else the client has connected again
-            self._room.say(words)
+    @property
+    def secret(self) -> str:
+        return self._claim.secret
+
+    async def say(self, words: list[dict[str, Any]]) -> None:
+        """Show words; returns once they are kept."""
+        if self._held.speaker is self._claim.speaker:  # else the client has connected again
+            self._held.room.say(words)
 
     def leave(self, kept: float) -> None:
         """Stop speaking; nobody else may speak for some seconds."""
-        if self._room.speaker is self._speaker:
-            self._rooms.leave(self._room, kept)
+        if self._held.speaker is self._claim.speaker:
+            self._rooms.leave(self._held, kept)
+
+
+class Held:
+    """A room and who may speak there."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.secret: bytes | None = None  # digest; None: anybody may open the room
+        self.pin: bytes | None = None  # digest
+        self.speaker: Occupant | None = None
+        self.owner: object | None = None  # whose client opened it
+        self.timer: asyncio.TimerHandle | None = None  # until it is free
 
 
 class Rooms:
@@ -183,130 +92,102 @@ class Rooms:
 
     def __init__(self, watchers: int) -> None:
         self._limit, self.watching = watchers, 0
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, Held] = {}
         self._closing = False
 
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def speak(
-        self, name: str, secret: str | None, owner: object, speaker: Occupant, again: bool = False
-    ) -> Seat:
-        """Take the place of the speaker; raises if somebody else has it.
-
-        again: the stream continues one that was interrupted.
-        """
-        check_name(name)
-        room = self._rooms.get(name)
-        if secret is None:
-            secret = secrets.token_urlsafe(16)
-        digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-        if room is None:
-            room = self._add(name)
-        if room.secret is None:
-            room.secret, room.owner = digest, owner
-        elif not hmac.compare_digest(room.secret, digest):
+    async def speak(self, claim: Claim) -> Seat:
+        """Take the place of the speaker; raises if somebody else has it."""
+        check_name(claim.name)
+        held = self._find(claim.name)
+        if held.secret is None:
+            held.secret, held.owner = claim.digest, claim.owner
+        elif not hmac.compare_digest(held.secret, claim.digest):
             raise Occupied("room: it belongs to another speaker; choose another name")
-        if room.timer is not None:
-            room.timer.cancel()
-        if not again:
-            room.begin()
-        former, room.speaker, room.timer = room.speaker, speaker, None
+        if held.timer is not None:
+            held.timer.cancel()
+        former, held.speaker, held.timer = held.speaker, claim.speaker, None
+        held.pin = None if claim.pin is None else pin_digest(claim.name, claim.pin)
+        about = {"source": claim.source, "target": claim.target, "languages": [*claim.languages]}
+        if claim.again:
+            held.room.tell(**about, speaking=True, problem=None)
+        else:
+            held.room.begin(**about, speaking=True, problem=None)
         if former is not None:
             former.stop("replaced")
-        return Seat(self, room, speaker, secret)
+        return Seat(self, held, claim)
 
-    def leave(self, room: Room, kept: float) -> None:
+    def leave(self, held: Held, kept: float) -> None:
         """The speaker of a room has gone."""
-        room.speaker = None
+        held.speaker = None
         if self._closing:
-            room.end()
+            held.room.end()
+        else:
+            held.room.tell(speaking=False)
         if kept <= 0 or self._closing:
-            self._free(room)
+            self._free(held)
             return
-        room.timer = asyncio.get_running_loop().call_later(kept, self._free, room)
-        mine = [each for each in self._rooms.values() if each.owner is room.owner and each.timer]
+        held.timer = asyncio.get_running_loop().call_later(kept, self._free, held)
+        mine = [each for each in self._rooms.values() if each.owner is held.owner and each.timer]
         if len(mine) > KEPT:
             self._free(min(mine, key=lambda each: each.timer.when() if each.timer else 0.0))
 
-    def _free(self, room: Room) -> None:
+    def _free(self, held: Held) -> None:
         """Let anybody speak in a room."""
-        if room.timer is not None:
-            room.timer.cancel()
-        room.timer = room.secret = room.owner = None
-        self._drop(room)
+        if held.timer is not None:
+            held.timer.cancel()
+        held.timer = held.secret = held.owner = held.pin = None
+        self._drop(held)
 
-    def watch(self, name: str, write: Callable[[Caption], bool]) -> Watcher:
-        """Watch a room, from its last words on."""
+    async def pin(self, name: str) -> bytes | None:
+        """The digest of the PIN of a room, if it has one."""
+        held = self._rooms.get(name)
+        return None if held is None else held.pin
+
+    async def watch(
+        self, name: str, write: Callable[[Caption], bool], position: str | None = None
+    ) -> Watcher:
+        """Watch a room, from a position or its last words on."""
         check_name(name)
         if self.watching >= self._limit:
             raise Refusal(503, "watchers", "too many watch already", 30.0)
-        room = self._rooms.get(name) or self._add(name)
+        room = self._find(name).room
         watcher = Watcher(room, write)
-        watcher.put(room.snapshot)
-        room.watchers[watcher] = None
+        room.join(watcher, position)
         self.watching += 1
         return watcher
 
-    def unwatch(self, name: str, watcher: Watcher) -> None:
-        room = self._rooms[name]
-        del room.watchers[watcher]
+    def unwatch(self, watcher: Watcher) -> None:
+        del watcher.room.watchers[watcher]
         self.watching -= 1
-        self._drop(room)
+        self._drop(self._rooms[watcher.room.name])
 
     def close(self, speakers: bool = False) -> None:
         """The server stops: watchers stay until the speaker of their room has gone, or not."""
         self._closing = True
-        for room in list(self._rooms.values()):
-            if room.speaker is None or speakers:
-                room.end()
-            if room.speaker is None:
-                self._free(room)
+        for held in list(self._rooms.values()):
+            if held.speaker is None or speakers:
+                held.room.end()
+            if held.speaker is None:
+                self._free(held)
 
-    def _add(self, name: str) -> Room:
-        if len(self._rooms) >= ROOMS:
-            raise Refusal(503, "rooms", "there are too many rooms already", 30.0)
-        room = self._rooms[name] = Room(name)
-        return room
+    def _find(self, name: str) -> Held:
+        """The room of this name, opened if it is not there."""
+        found = self._rooms.get(name)
+        if found is None:
+            if len(self._rooms) >= ROOMS:
+                raise Refusal(503, "rooms", "there are too many rooms already", 30.0)
+            life = f"{int(1e6 * asyncio.get_running_loop().time()):x}"
+            found = self._rooms[name] = Held(Room(name, life))
+        return found
 
-    def _drop(self, room: Room) -> None:
-        if room.secret is None and not room.watchers:
-            del self._rooms[room.name]
+    def _drop(self, held: Held) -> None:
+        if held.secret is None and not held.room.watchers:
+            del self._rooms[held.room.name]
 
 
 def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise WaitinfoError("room: use up to 64 letters, digits, dots, hyphens or underscores")
-
-
-class Tickets:
-    """Signed leave to watch a room. Every server with the same secret takes them."""
-
-    def __init__(self, secret: bytes, seconds: float) -> None:
-        self._secret, self._seconds = secret, seconds
-
-    def issue(self, room: str) -> str:
-        expires = f"{int(time.time() + self._seconds):x}"
-        return f"{expires}.{self._signature(room, expires)}"
-
-    def check(self, room: str, ticket: str) -> None:
-        """Raise unless the ticket is for this room, and not too old."""
-        expires, _, signature = ticket.partition(".")
-        expected = self._signature(room, expires)
-        if not hmac.compare_digest(signature.encode(), expected.encode()):
-            raise Refusal(401, "ticket", "this ticket is not for this room")
-        if int(expires, 16) < time.time():
-            raise Refusal(401, "ticket", "this ticket has expired; ask the speaker for a new link")
-
-    def _signature(self, room: str, expires: str) -> str:
-        text = f"watch\n{room}\n{expires}".encode()
-        found = hmac.digest(self._secret, text, "sha256")[:16]
-        return base64.urlsafe_b64encode(found).decode().rstrip("=")
-
-
-def find_ticket(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The ticket of a request: ?ticket=, or a subprotocol, as pages send it."""
-    for offered in headers.get("sec-websocket-protocol", "").split(","):
-        if offered.strip().startswith("waitinfo-ticket."):
-            return offered.strip().removeprefix("waitinfo-ticket.")
-    return query.get("ticket")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from contextlib import suppress
 from typing import ClassVar
 
@@ -12,8 +13,10 @@ from fastapi import APIRouter, WebSocket
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
 from waitinfo.serving.connection import Connection, Live, Stopped
+from waitinfo.serving.hearing import Ear
 from waitinfo.serving.logs import log
-from waitinfo.serving.rooms import Seat
+from waitinfo.serving.models import Served
+from waitinfo.serving.rooms import Claim, Seat
 from waitinfo.serving.wire import Gone, Stalled
 
 router = APIRouter()
@@ -34,6 +37,8 @@ class StreamConnection(Connection):
             await self.error("start", "no start message came", None, fatal=True)
             return "idle"
         served, languages = live.served, live.served.languages
+        if start.audio is not None:
+            await self.open_ear(live, start.audio)
         await self.wire.send(
             protocol.Started(
                 model=served.name,
@@ -48,7 +53,8 @@ class StreamConnection(Connection):
             )
         )
         log("started", logging.DEBUG, model=served.name, system=served.system.name)
-        await self.both(live, self._write(live, start.trace))
+        listening = () if self.ear is None else (self._hear(live, self.ear),)
+        await self.both(live, self._write(live, start.trace), *listening)
         return "end"
 
     def _ticket(self) -> str | None:
@@ -68,12 +74,12 @@ class StreamConnection(Connection):
                     raise protocol.Malformed(
                         f"version {message.version}: this server speaks {protocol.VERSION}"
                     )
-                self.live = self._open(message)
+                self.live = await self._open(message)
                 return message, self.live
             except WaitinfoError as error:
                 await self.complain(getattr(error, "code", "refused"), str(error))
 
-    def _open(self, start: protocol.Start) -> Live:
+    async def _open(self, start: protocol.Start) -> Live:
         if self.hub.draining:
             raise Stopped  # it would not get far, and its watchers have been sent away
         served = self.hub.models.find(start.model, start.system)
@@ -83,37 +89,66 @@ class StreamConnection(Connection):
         )
         if start.room is not None:
             try:
-                self.seat = self._take_seat(start.room, start)
+                self.seat = await self._take_seat(start.room, start, served)
             except BaseException:
                 live.close()
                 raise
         return live
 
-    def _take_seat(self, room: str, start: protocol.Start) -> Seat:
-        again = start.resume is not None
-        return self.hub.rooms.speak(room, start.secret, self.client, self, again)
+    async def _take_seat(self, room: str, start: protocol.Start, served: Served) -> Seat:
+        languages = served.languages
+        claim = Claim(
+            room,
+            self.client,
+            self,
+            start.secret or secrets.token_urlsafe(16),
+            start.pin,
+            languages.source,
+            languages.target,
+            again=start.resume is not None,
+        )
+        return await self.hub.rooms.speak(claim)
 
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
             case protocol.Text(text=words, id=mark, at=at):
+                if self.ear is not None and self.ear.begun:
+                    raise WaitinfoError("text has to come before the audio of a stream")
                 return await live.text(words, mark, at)
             case protocol.Set(k=k, lag=lag):
                 live.set(k, lag)
             case protocol.Flush(id=mark):
-                await live.flush(mark)
+                await self._flush(live, mark)
             case protocol.End():
-                await live.end()
+                await self.end_input(live)
             case protocol.StatsRequest():
                 await self.wire.send(live.stats())
             case protocol.Start():
                 raise protocol.Malformed("the stream has been started already")
         return 0.0
 
+    async def _flush(self, live: Live, mark: int | None) -> None:
+        if self.ear is not None and self.ear.begun:
+            self.ear.flush(mark)
+        else:
+            await live.flush(mark)
+
+    async def audio(self, live: Live, data: bytes) -> float:
+        if self.ear is None:
+            return await super().audio(live, data)
+        live.stir()
+        return await self.ear.take(data)
+
+    async def _hear(self, live: Live, ear: Ear) -> None:
+        async for message in ear.messages(live):
+            await self.wire.send(message)
+
     async def _write(self, live: Live, trace: bool) -> None:
         async for found in live.updates(trace):
-            await self.wire.send(found)
+            # What the speaker has been sent, the room remembers: so the room comes first.
             if self.seat is not None and isinstance(found, protocol.Words) and found.words:
-                self.seat.say([word.model_dump() for word in found.words])
+                await self.seat.say([word.model_dump() for word in found.words])
+            await self.wire.send(found)
 
     async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:
         await self.wire.send(

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fastapi import APIRouter, WebSocket
+from fastapi import APIRouter, Request, WebSocket
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.protocol import Malformed
-from waitinfo.serving.rooms import Caption, check_name
+from waitinfo.serving.room import Caption, Watcher
+from waitinfo.serving.rooms import check_name
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 
 router = APIRouter()
@@ -25,8 +26,11 @@ async def watch(socket: WebSocket) -> None:
     name = socket.query_params.get("room", "")
     try:
         check_name(name)
-        hub.admit_watcher(socket, name)
-        watching = Watching(socket, hub, name)
+        await hub.admit_watcher(socket, name)
+        watching = Watching(socket, hub)
+        watching.watcher = await hub.rooms.watch(
+            name, watching.write, socket.query_params.get("after")
+        )
     except Refusal as refusal:
         hub.refuse(refusal)
         await deny(socket, refusal)
@@ -36,16 +40,33 @@ async def watch(socket: WebSocket) -> None:
         await watching.run()
 
 
+@router.get("/v1/access", status_code=204)
+async def access(request: Request) -> None:
+    """Whether a request might speak, or watch a `room`.
+
+    For pages: they cannot see why a WebSocket is refused.
+    Keys, tickets and PINs are sent as with a WebSocket, in the header `Waitinfo-Protocols`.
+    """
+    hub: Hub = request.app.state.hub
+    if (room := request.query_params.get("room")) is None:
+        hub.admit(request)
+        hub.check_space()
+    else:
+        check_name(room)
+        await hub.admit_watcher(request, room)
+
+
 class Watching:
     """A connection of one who watches."""
 
-    def __init__(self, socket: WebSocket, hub: Hub, room: str) -> None:
-        self.hub, self.room, self._socket = hub, room, socket
+    watcher: Watcher
+
+    def __init__(self, socket: WebSocket, hub: Hub) -> None:
+        self.hub, self._socket = hub, socket
         self.wire = Wire(socket, hub.settings.stall, hub.settings.message_size)
         self._accepted = False
-        self._watcher = hub.rooms.watch(room, self._write)
 
-    def _write(self, caption: Caption) -> bool:
+    def write(self, caption: Caption) -> bool:
         return self._accepted and self.wire.write(caption.frame)
 
     async def run(self) -> None:
@@ -61,7 +82,7 @@ class Watching:
                 await asyncio.gather(*tasks, return_exceptions=True)
             await self.wire.close(1012 if self.hub.draining else 1008)
         finally:
-            self.hub.rooms.unwatch(self.room, self._watcher)
+            self.hub.rooms.unwatch(self.watcher)
 
     async def _until_one_ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """A ping that is not acknowledged shows that the watcher has gone; proxies see life."""
@@ -74,7 +95,7 @@ class Watching:
 
     async def _send(self) -> None:
         with suppress(Gone, Stalled):
-            async for caption in self._watcher.captions():
+            async for caption in self.watcher.captions():
                 await self.wire.send(caption.text)
 
     async def _listen(self) -> None:

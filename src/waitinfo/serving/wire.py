@@ -112,18 +112,26 @@ class Wire:
                 raise Gone from None
 
     async def receive(self) -> str:
-        """The next message."""
+        """The next message, which must be text."""
+        found = await self.receive_any()
+        if isinstance(found, bytes):
+            raise Malformed("messages are text, not bytes")
+        return found
+
+    async def receive_any(self) -> str | bytes:
+        """The next message: text, or audio."""
         found = await self._socket.receive()
         if found["type"] == "websocket.disconnect":
             if found.get("reason") == STALLED["reason"]:
                 raise Stalled
             self.closed = True
             raise Gone
-        text = found.get("text")
+        text: str | bytes | None = found.get("text")
         if text is None:
-            raise Malformed("messages are text, not bytes")
+            text = found.get("bytes") or b""
         if len(text) > self._largest:
-            raise Malformed(f"a message may have {self._largest:,} characters")
+            unit = "characters" if isinstance(text, str) else "bytes"
+            raise Malformed(f"a message may have {self._largest:,} {unit}")
         return text
 
     async def close(self, code: int = 1000, reason: str = "") -> None:

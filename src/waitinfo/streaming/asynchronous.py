@@ -19,6 +19,7 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import HISTORY, Scheduler
 from waitinfo.streaming.stream import Handle
 from waitinfo.streaming.translator import Translator
+from waitinfo.text.languages import UNKNOWN, Languages
 
 EXIT_SECONDS = 30  # that the interpreter waits for a round under way when it ends
 
@@ -32,8 +33,9 @@ class AsyncTranslator:
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self._worker = _Worker(translator._scheduler)
-        weakref.finalize(self, self._worker.stop).atexit = False
+        self._worker = None if translator.elsewhere else _Worker(translator._scheduler)
+        if self._worker is not None:
+            weakref.finalize(self, self._worker.stop).atexit = False
         self._notifiers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]
         self._notifiers = weakref.WeakKeyDictionary()
 
@@ -45,11 +47,12 @@ class AsyncTranslator:
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
-        self._worker.start()
+        self.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history, replay, lag)
+        channel = translator._open_channel(k, raw, segment, history, replay, lag, languages)
         return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
 
     def _notifier(self) -> _Notifier:
@@ -59,9 +62,15 @@ class AsyncTranslator:
             self._notifiers[loop] = _Notifier(loop)
         return self._notifiers[loop]
 
+    def start(self) -> None:
+        """Start the thread, if it has not been started."""
+        if self._worker is not None:
+            self._worker.start()
+
     def close(self) -> None:
         """Stop the thread. Open streams are not served any more unless another thread does."""
-        self._worker.stop()
+        if self._worker is not None:
+            self._worker.stop()
 
     async def __aenter__(self) -> AsyncTranslator:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from waitinfo.streaming.session import Session
 
 Listener = Callable[[Sequence["Channel"]], None]
 
+WORDS = re.compile(r"\s*\S+")  # with the space before
 PORTION, PART = 256, 32  # characters of a stream that a round takes in, and that are one step
 
 
@@ -67,6 +69,14 @@ class Channel:
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Events for its reader."""
+        self.events.extend(events)
+        if self.trace.maxlen != 0:
+            self.trace.extend(events)
+            for event in events:
+                self.words.extend(WORDS.findall(event.text))
 
     def remember(self, window: int, memory: Sequence[float]) -> None:
         """Keep what the policy remembers as a window begins."""
@@ -126,7 +136,7 @@ class Channel:
     def check(self, at: float | None = None) -> None:
         """Raise unless text may be handed in that was spoken at this time."""
         if self.error is not None:
-            raise WaitinfoError(f"this stream has failed: {self.error}")
+            raise self.error_kind(f"this stream has failed: {self.error}")
         if self.ended or self.closed:
             raise WaitinfoError("this stream has been finished; open another")
         if self.served_by is not None:
@@ -211,6 +221,7 @@ class Rounds:
                 replay = channel.replay
                 kept = replay.path[: replay.kept]
                 self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
+                self._open(channel)
                 self.engine.force(channel.slot, replay.path[replay.kept :])
                 self.engine.set_patience(channel.slot, channel.session.patience)
             self.engine.set_dial(channel.slot, channel.k)
@@ -269,6 +280,13 @@ class Rounds:
         assert channel.slot is not None
         self.engine.reset(channel.slot, channel.k)
         self.engine.set_patience(channel.slot, channel.session.patience)
+        self._open(channel)
+
+    def _open(self, channel: Channel) -> None:
+        """Begin a sentence as its languages ask."""
+        if channel.session.opening is not None:
+            assert channel.slot is not None
+            self.engine.force(channel.slot, channel.session.opening.path)
 
     def give_back(self, channel: Channel) -> None:
         """Free the slot of a stream, if it has one."""

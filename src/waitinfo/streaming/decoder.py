@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
+from waitinfo.text.languages import Opening
 from waitinfo.text.special import EOS
 
 # Sentences translated at a time, and the total of their source tokens. A GPU needs hundreds of
@@ -65,6 +66,12 @@ class Record:
     def add(self, event: TokenEvent) -> None:
         (self.reads if event.kind == READ else self.writes).append(event)
 
+    def without_opening(self) -> Record:
+        """The same without the tokens of the languages."""
+        reads = [event._replace(read=event.read - 1) for event in self.reads[1:]]
+        writes = [event._replace(read=event.read - 1) for event in self.writes[1:]]
+        return Record(reads, writes)
+
     def hypothesis(self, source_length: int, has_info: bool) -> Hypothesis:
         ended = self.writes[-1].token == EOS
         words = self.writes[:-1] if ended else self.writes
@@ -83,9 +90,14 @@ class Decoder:
     """Translates tokenized sentences with a system, `slots` of them at a time."""
 
     def __init__(
-        self, model: Transformer, system: System, ending: str = "guard", slots: int | None = None
+        self,
+        model: Network,
+        system: System,
+        ending: str = "guard",
+        slots: int | None = None,
+        opening: Opening | None = None,
     ) -> None:
-        self.model, self.system, self.ending = model, system, ending
+        self.model, self.system, self.ending, self.opening = model, system, ending, opening
         kind = model.device.type if model.device.type in SLOTS else "cpu"
         self.slots, self.cached_tokens = slots or SLOTS[kind], CACHED_TOKENS[kind]
         Engine(model, system, 1, 2, ending)  # raise errors about settings now
@@ -106,6 +118,8 @@ class Decoder:
                 record = records.setdefault(index, Record())
                 record.add(event)
                 if event.last:
+                    if self.opening is not None:
+                        record = record.without_opening()
                     yield index, record.hypothesis(len(sentences[index]) + 1, has_info)
                     del records[index]
 
@@ -117,9 +131,8 @@ class Decoder:
             members = list(group)
             yield len(sentences[members[0]]) + 2, members
 
-    @staticmethod
     def _run(
-        engine: Engine, sentences: dict[int, list[int]], k: Dial
+        self, engine: Engine, sentences: dict[int, list[int]], k: Dial
     ) -> Iterator[tuple[int, TokenEvent]]:
         """Run all sentences through an engine; a new one starts as soon as a slot is free."""
 
@@ -135,6 +148,9 @@ class Decoder:
                 index, sentence = waiting.pop()
                 slot = engine.open(dial(index, 0))
                 owner[slot] = index
+                if self.opening is not None:
+                    engine.force(slot, self.opening.path)
+                    sentence = [self.opening.source, *sentence]
                 engine.feed(slot, sentence, complete=True)
             for event in engine.advance():
                 yield owner[event.slot], event

@@ -19,6 +19,7 @@ from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Boundary, Cut, Weights, Window
 from waitinfo.streaming.words import END, Reader, WordBuilder
 from waitinfo.text.identification import LanguageWatch
+from waitinfo.text.languages import Opening
 from waitinfo.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Session:
     """One stream's text. `limit` is the number of source tokens that fit into a sentence.
 
     `slides` says whether the system can translate text without sentence ends. Text that is plainly
-    not in `language` causes a warning, once.
+    not in `language` causes a warning, once. Every sentence begins with the `opening`; windows,
+    which would forget it, do not slide then.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class Session:
         has_info: bool = True,
         slides: bool = True,
         language: str | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self.vocabulary, self.limit, self.has_info = vocabulary, limit, has_info
-        self.segmentation = segmentation or Segmentation()
-        self.slides = slides and self.segmentation.mode in ("auto", "pause", "none")
+        self.segmentation, self.opening = segmentation or Segmentation(), opening
+        modes = ("auto", "pause", "none")
+        self.slides = slides and self.segmentation.mode in modes and opening is None
         self.sentence = 0
         self.full = False  # the window has to move on before more fits
         self.ended_early = False  # the model has ended a sentence inside the window
@@ -118,8 +122,8 @@ class Session:
         """What has arrived of the present sentence and was not handed over yet, if anything."""
         if self._complete:
             return None  # the engine is still at this sentence
-        tokens: list[int] = []
         queue = self._reader.queue
+        tokens = self._open() if queue and queue[0] is not END else []
         while queue and not self._complete:
             item = queue[0]
             if item is END or self._skipping:
@@ -144,6 +148,13 @@ class Session:
         if (self.full or self._complete) and len(self._window.words) < self._again:
             raise ReplayError("resume: the text is shorter than what was read of it")
         return Input(tokens, self._complete) if tokens or self._complete else None
+
+    def _open(self) -> list[int]:
+        """The first token of a sentence that is none of its text."""
+        if self.opening is None or self._window.words or self._skipping:
+            return []
+        self._window.read("", 1)
+        return [self.opening.source]
 
     def _end_sentence(self) -> None:
         self._skipping = False
@@ -225,7 +236,7 @@ class Session:
             piece = self.vocabulary.source.piece(found.token)
             # End-of-sentence, the token after the last one, completes no word.
             words = self._window.words
-            word = words[found.read - 1] if found.read <= len(words) else None
+            word = (words[found.read - 1] or None) if found.read <= len(words) else None
         else:
             piece = self.vocabulary.target.piece(found.token)
             text = self._write(found.token, found.read, found.last)

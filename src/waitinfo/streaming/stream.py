@@ -19,6 +19,11 @@ class Handle:
         self._scheduler, self._channel, self._dials = scheduler, channel, dials
         weakref.finalize(self, scheduler.abandon, channel).atexit = False
 
+    def __repr__(self) -> str:
+        dial = f"k={self.k:g}" if self.lag is None else f"lag={self.lag:g}"
+        state = "finished" if self.finished else "open"
+        return f"<{type(self).__name__} {dial}, {state}: {self.text!r}>"
+
     @property
     def k(self) -> float:
         """The latency dial. A new value counts from the next decision on, and ends a held lag."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
+from waitinfo.importing.sources import find_source
 from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
@@ -20,8 +19,13 @@ from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
-from waitinfo.trained.folder import find_model
+from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.trained.saving import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from waitinfo.model.integers.model import HostDevice
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -40,6 +44,8 @@ class Translator:
     many times as fast, after a few seconds at the start.
     """
 
+    elsewhere: ClassVar[bool] = False  # whether its rounds run in another process
+
     def __init__(
         self,
         loaded: LoadedModel,
@@ -52,22 +58,39 @@ class Translator:
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = True,
     ) -> None:
-        self.loaded = loaded
-        self.segmentation = Segmentation.parse(segment)
-        self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         sizes = whole("streams", streams, 1), whole("capacity", capacity, 2)
         engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
-        self._scheduler = Scheduler(engine, observer, clock=clock)
+        self._set_up(loaded, Scheduler(engine, observer, clock=clock), lag, segment)
+
+    def _set_up(
+        self, loaded: LoadedModel, scheduler: Scheduler, lag: float | None, segment: str
+    ) -> None:
+        self.loaded, self._scheduler = loaded, scheduler
+        self.segmentation = Segmentation.parse(segment)
+        self.vocabulary, self.system = loaded.vocabulary, loaded.system
         self.dials = Dials(loaded.folder, loaded.system)
         self.lag = lag
         if lag is not None:
             self.dials.controller(lag)  # raise errors now
 
+    def __repr__(self) -> str:
+        languages = self.loaded.languages
+        pair = f", {languages.source} → {languages.target}" if languages.source else ""
+        return (
+            f"<Translator {str(self.loaded.folder)!r}: {self.system.name}{pair} on {self.device}, "
+            f"{self.open_streams} of {self.streams} streams open>"
+        )
+
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device | HostDevice:
         return self.loaded.model.device
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine."""
+        return True
 
     @property
     def streams(self) -> int:
@@ -113,15 +136,18 @@ class Translator:
         history: int | None = HISTORY,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> Stream:
         """Open a stream at dial k, or one that holds a `lag` in words by turning its dial.
+
+        `languages`: of a model of many, where they are not those that it was loaded for.
 
         With `raw`, text may arrive in any pieces, not only in words. `segment` says where sentences
         end: `auto`, `punctuation`, `pause` or `pause:SECONDS`, `none` (a sliding window) or
         `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
         and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history, replay, lag)
+        channel = self._open_channel(k, raw, segment, history, replay, lag, languages)
         return Stream(self._scheduler, channel, self.dials)
 
     def _open_channel(
@@ -132,7 +158,9 @@ class Translator:
         history: int | None,
         replay: Replay | None = None,
         lag: float | None = None,
+        languages: Languages = UNKNOWN,
     ) -> Channel:
+        loaded = self.loaded.between(languages.source, languages.target)
         if k is not None and lag is not None:
             raise WaitinfoError("give a stream k or lag, not both")
         if k is None and lag is None:
@@ -149,7 +177,8 @@ class Translator:
             segmentation,
             engine.has_info,
             slides=self.system.simultaneous,
-            language=self.loaded.languages.source,
+            language=loaded.languages.source,
+            opening=loaded.opening,
         )
         if replay is not None:
             replay.check(len(self.vocabulary.target), session.limit, len(self.system.memory))
@@ -228,6 +257,7 @@ def load(
     segment: str = "auto",
     recorded: bool = True,
     plugins: Iterable[str | Path] = (),
+    languages: Languages = UNKNOWN,
 ) -> Translator:
     """Load a model folder, a run folder or a bundled model (by name) to translate with.
 
@@ -236,8 +266,9 @@ def load(
     int8 for packed models on a CPU, else float32. `observer` is told about every round. Streams
     without a dial of their own hold `lag`, in words, if the model is calibrated. `segment` says how
     streams find the ends of sentences, unless they are told otherwise. On a GPU, `recorded` rounds
-    are many times as fast.
+    are many times as fast. `languages` chooses two of a model of many.
     """
     load_plugins(plugins)
-    loaded = load_model(find_model(model), device, dtype, system, options)
+    loaded = load_model(find_source(model, dtype), device, dtype, system, options)
+    loaded = loaded.between(languages.source, languages.target)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

@@ -101,7 +101,7 @@ class Reader:
         letters = letters.replace(SPACE, "_")  # as `normalise` does
         if self._growing is None:
             self._letters += letters
-            if not (is_unspaced(self._letters) and self.tokenizer.has_bytes):
+            if not (is_unspaced(self._letters) and self.tokenizer.grows):
                 return
             letters, self._letters = self._letters, ""
             self._growing = GrowingWord(self.tokenizer)

@@ -136,19 +136,19 @@ def load_plugins(files: Iterable[Path | str]) -> list[str]:
 
 def _load_plugin(file: Path) -> list[str]:
     if not file.is_file():
-        raise WaitinfoError(f"--plugin {file}: no such file; give a Python file")
+        raise WaitinfoError(f"plugin {file}: no such file; give a Python file")
     module = ModuleType(f"waitinfo_plugin_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
     except WaitinfoError as error:
-        raise WaitinfoError(f"--plugin {file}: {error}") from None
+        raise WaitinfoError(f"plugin {file}: {error}") from None
     except Exception as error:
-        raise WaitinfoError(f"--plugin {file}: {_one(error)}") from None
+        raise WaitinfoError(f"plugin {file}: {_one(error)}") from None
     systems = _systems_of(module)
     if not systems:
-        raise WaitinfoError(f"--plugin {file}: defines no system; subclass System with a name")
+        raise WaitinfoError(f"plugin {file}: defines no system; subclass System with a name")
     return [SYSTEMS.add(system).name for system in systems]
 
 

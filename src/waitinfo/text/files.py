@@ -23,7 +23,7 @@ from waitinfo.errors import WaitinfoError
 # read as plain text and checked line by line.
 NOT_TEXT = frozenset((
     ".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".br", ".pdf", ".doc", ".docx",
-    ".odt", ".xls", ".xlsx", ".parquet", ".arrow", ".npy", ".npz", ".bin", ".pt",
+    ".odt", ".xls", ".xlsx", ".parquet", ".arrow", ".npy", ".npz", ".bin",
     ".safetensors", ".model", ".sqlite", ".db", ".png", ".jpg",
 ))  # fmt: skip
 CHUNK = 1 << 14  # bytes read from a .zst file at a time; they may become very many

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from waitinfo.errors import WaitinfoError
+from waitinfo.errors import WaitinfoError, unknown
 
 CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
 
@@ -44,3 +45,27 @@ class Languages:
 
 
 UNKNOWN = Languages()
+
+
+class Opening(NamedTuple):
+    """The tokens that both sides of every sentence begin with, in a model of many languages."""
+
+    source: int
+    target: int
+
+    @property
+    def path(self) -> list[tuple[int, int]]:
+        """The target's, written as soon as the first real token of the source is read."""
+        return [(self.target, 2)]
+
+
+def find_code(wanted: str, known: Mapping[str, Any]) -> str:
+    """The code of a model for a language; `zh` stands for `zh-Hans` if no other is `zh`."""
+    if wanted in known:
+        return wanted
+    found = [code for code in known if code.split("-")[0] == wanted.split("-", maxsplit=1)[0]]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise WaitinfoError(f"language '{wanted}': give one of {', '.join(found)}")
+    raise unknown("language", wanted, sorted(known))

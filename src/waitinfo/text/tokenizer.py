@@ -156,6 +156,11 @@ class Tokenizer:
         """Whether characters without a piece are encoded as bytes, so that none is unknown."""
         return not self._joins
 
+    @cached_property
+    def grows(self) -> bool:
+        """Whether words are made of pieces, so that the first are known before a word has ended."""
+        return any(not piece.startswith(SPACE) for piece in self._pieces[SPECIALS:])
+
     @property
     def tag(self) -> int:
         """A token that no text contains, to tag sentences: a byte that UTF-8 does not use."""
@@ -183,10 +188,16 @@ class Tokenizer:
         )
         return b"".join(parts).decode("utf-8", "replace")
 
+    def normal(self, text: str) -> str:
+        """The letters of a text as pieces have them: published vocabularies may change widths."""
+        return self._processor.normalize(normalise(text)).removeprefix(SPACE)
+
     def encode_inside(self, text: str) -> list[int]:
         """Token ids of normalised text inside a word: no token starts with '▁'."""
         # A character that no piece contains keeps the text apart from the start of the word.
-        return self._processor.encode(_APART + text)[self._apart :]
+        tokens = self._processor.encode(_APART + text)[self._apart :]
+        joined = self._joins and text and self._processor.encode(text[0])[-1] == UNK
+        return [UNK, *tokens] if joined else tokens
 
     @cached_property
     def _apart(self) -> int:
@@ -334,12 +345,13 @@ def _train(lines: Sequence[str], **options: Any) -> Tokenizer:
     return Tokenizer(model.getvalue())
 
 
-# Growing words. In scripts without spaces a whole sentence is one word. Byte-pair encoding gives a
-# prefix other tokens than the same prefix inside a longer text, but only near its end. Two facts
-# bound that (tests compare with the encoding of whole texts):
+# Growing words. In scripts without spaces a whole sentence is one word. A prefix has other tokens
+# than the same prefix inside a longer text, but only near its end. Two facts bound that (tests
+# compare with the encoding of whole texts):
 #
-# - tokens are an encoding exactly if every two neighbours are, so the tokens before any token
-#   boundary of a text are the encoding of the text up to there;
+# - the tokens before any token boundary of a text are the encoding of the text up to there: in
+#   byte-pair encoding, tokens are an encoding exactly if every two neighbours are, and a unigram
+#   model adds up the scores of single tokens;
 # - a token that contains letters still to come begins with letters that begin a token.
 #
 # So the final tokens start with the common prefix of the encodings up to every place where such a
@@ -372,14 +384,14 @@ class GrowingWord:
             self._waiting += letter
             end = settled(self._waiting)
             if end:
-                self._text += normalise(self._waiting[:end])
+                self._text += self.tokenizer.normal(self._waiting[:end])
                 self._waiting = self._waiting[end:]
                 found += self._certain()
         return found
 
     def close(self) -> list[int]:
         """The remaining tokens: the word has ended."""
-        self._text += normalise(self._waiting)
+        self._text += self.tokenizer.normal(self._waiting)
         rest = self._encode(len(self._text))[len(self._context) :]
         self.__init__(self.tokenizer)  # type: ignore[misc]
         return rest
@@ -407,12 +419,22 @@ class GrowingWord:
         """Keep only the last certain tokens as context, where their text is known."""
         self._context = certain
         spare = certain[:-CONTEXT]
-        while spare and self.tokenizer.goes_on(certain[len(spare)]):
-            spare.pop()  # the context must not begin within a letter
-        if spare:
-            self._text = self._text[len(self.tokenizer.spell(spare)) :]
+        while spare and not self._parts(spare[-1], certain[len(spare)]):
+            spare.pop()
+        if spare and (end := self._end_of(spare)):
+            self._text = self._text[end:]
             self._context = certain[len(spare) :]
             self._at_start = False
+
+    def _parts(self, last: int, first: int) -> bool:
+        """Whether text can begin between two tokens: not within a letter or unknown letters."""
+        return UNK not in (last, first) and not self.tokenizer.goes_on(first)
+
+    def _end_of(self, tokens: list[int]) -> int | None:
+        """Where the text of the first tokens ends; unknown letters are not spelled by theirs."""
+        guess = len(self.tokenizer.spell(tokens))
+        places = [guess, *range(len(self._text), 0, -1)]
+        return next((at for at in places if self._encode(at) == tokens), None)
 
     def _encode(self, end: int) -> list[int]:
         """Tokens of the text up to a place."""

@@ -10,7 +10,7 @@ from waitinfo.training.config import RunConfig
 from waitinfo.training.shape import CANDIDATES
 
 RECENT = 1 / 3  # of a run
-STEEP = 0.05  # share of the development loss by which it fell in the recent part of the run
+STEEP = 0.1  # fall of the development loss in the recent part of a run, in nats
 
 
 def advice(run: RunConfig, out: Path, level: float) -> str | None:
@@ -34,7 +34,7 @@ def shortcoming(epochs: float, losses: list[tuple[int, float]], level: float) ->
         return "the model has hardly learned to translate"
     # The latest one before the recent part of the run.
     before = [loss for update, loss in losses if update <= last * (1 - RECENT)]
-    if before and final < (1 - STEEP) * before[-1]:
+    if before and before[-1] - final > STEEP:
         return f"the development loss still fell steeply, from {before[-1]:.2f} to {final:.2f}"
     return None
 

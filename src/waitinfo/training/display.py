@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from waitinfo.progress import EVERY
+from waitinfo.progress import EVERY, Silent
 
 Record = dict[str, Any]
 
@@ -99,7 +99,7 @@ class SilentDisplay(LineDisplay):
     def note(self, text: str) -> None: ...
 
 
-class StageProgress:
+class StageProgress(Silent):
     """Progress of work within a run, on its display."""
 
     def __init__(self, display: Display) -> None:

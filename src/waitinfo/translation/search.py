@@ -12,20 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model import Network
 from waitinfo.model.batch import pad_rows
 from waitinfo.model.cache import CacheRows, KeyValueCache
-from waitinfo.model.transformer import Transformer
+from waitinfo.model.integers.tensors import in_torch
 from waitinfo.model.views import CachePosition, Encoded, Memory
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop
+from waitinfo.text.languages import Opening
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.translation.decoding import Candidate
 
 STRIDE = {"cpu": 1, "cuda": 8}  # steps between two looks at which rows are finished
 CROWDED = 0.7  # share of unfinished rows above which letting the others go costs more than it saves
@@ -33,19 +36,6 @@ GROWTH = 32  # positions by which full caches grow
 
 # Chooses the next tokens [R] from logits [R, V], given the original rows [R] and their position.
 Choice = Callable[[Tensor, Tensor, int], Tensor]
-
-
-class Candidate(NamedTuple):
-    """One translation of a sentence."""
-
-    tokens: list[int]  # without end-of-sentence
-    logp: float  # of all tokens, including end-of-sentence
-    ended: bool  # by end-of-sentence, not by the length limit
-
-    @property
-    def length(self) -> int:
-        """Number of tokens, including end-of-sentence; at least 1."""
-        return len(self.tokens) + self.ended
 
 
 class StepCache(KeyValueCache):
@@ -63,9 +53,6 @@ class StepCache(KeyValueCache):
     def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         self.keys[:, :, self.position] = keys[:, :, 0]
         self.values[:, :, self.position] = values[:, :, 0]
-
-    def put_both(self, both: Tensor, rows: CacheRows, at: Tensor) -> None:
-        self.both[:, :, :, self.position] = both[:, 0].transpose(0, 1)
 
     def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         return self.keys[:, :, :length], self.values[:, :, :length]
@@ -108,12 +95,16 @@ class Search:
     @torch.inference_mode()
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         sources: Sequence[Sequence[int]],
         copies: int,
-        others: Sequence[Transformer] = (),
+        others: Sequence[Network] = (),
+        opening: Opening | None = None,
     ) -> None:
-        self.model, self.copies = model, copies
+        self.model = model = in_torch(model)
+        self.copies, self.opening = copies, opening
+        if opening is not None:
+            sources = [[opening.source, *source] for source in sources]
         self.others = [Search(other, sources, copies) for other in others]
         device = model.device
         counts = np.fromiter(map(len, sources), np.int64, len(sources))
@@ -175,7 +166,11 @@ class Search:
         return model.logits(decoded.states[:, -1])
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Rule out the tokens that are never written."""
+        """Rule out the tokens that are never written, and at first all but the language's."""
+        if self.opening is not None and self.written == 1:
+            others = torch.ones_like(logits, dtype=torch.bool)
+            others[:, self.opening.target] = False
+            logits.masked_fill_(others, -torch.inf)
         logits[:, PAD].fill_(-torch.inf)
         logits[:, BOS].fill_(-torch.inf)
         return logits
@@ -219,16 +214,17 @@ class GreedySearch(Search):
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         sources: Sequence[Sequence[int]],
         copies: int = 1,
         choose: Choice | None = None,
         scores: bool = False,
-        others: Sequence[Transformer] = (),
+        others: Sequence[Network] = (),
+        opening: Opening | None = None,
     ) -> None:
-        super().__init__(model, sources, copies, others)
+        super().__init__(model, sources, copies, others, opening)
         self.choose, self.scores, self.sources = choose, scores, sources
-        count, device = len(self.lengths), model.device
+        count, device, model = len(self.lengths), self.lengths.device, self.model
         self.origin = torch.arange(count, device=device)  # [R] which of all rows these are
         self.done = torch.zeros(count, dtype=torch.bool, device=device)
         self.found = torch.full((count, self.longest), PAD, dtype=torch.int32, device=device)
@@ -283,5 +279,6 @@ class GreedySearch(Search):
                 loop = first_loop(tokens, source)
                 tokens = tokens if loop is None else [*tokens[:loop], EOS]
             ended = tokens[-1] == EOS
-            found.append(Candidate(tokens[:-1] if ended else tokens, logp, ended))
+            tokens = tokens[self.opening is not None : -1 if ended else None]
+            found.append(Candidate(tokens, logp, ended))
         return [found[i : i + self.copies] for i in range(0, len(found), self.copies)]

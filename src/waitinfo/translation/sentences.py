@@ -86,7 +86,7 @@ class SentenceCutter:
 
     def _is_unspaced(self, text: str) -> bool:
         """Whether a text has words that are read token by token."""
-        return self.tokenizer.has_bytes and is_unspaced(text)
+        return self.tokenizer.grows and is_unspaced(text)
 
     def _line(self, text: str, parts: list[str], sentences: Sentences) -> Sentences | None:
         lengths = [len(tokens) for tokens in sentences]

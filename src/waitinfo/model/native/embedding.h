@@ -9,13 +9,13 @@ static void NAME(consistency)(const float *theirs, float info, int count, float 
     }
 }
 
-/* tanh(x) as PARTS rows of whole numbers, plus 128: 127 tanh(x) is the sum of p_i / STEP^i. */
-static void NAME(split)(const float *x, int count, int stride, uint8_t *out) {
+/* tanh(x) as PARTS rows of whole numbers: 127 tanh(x) is the sum of p_i / STEP^i. */
+static void NAME(split)(const float *x, int count, int stride, Byte *out) {
     for (int i = 0; i < count; i++) {
         float rest = (float)NAME(hyperbolic_tangent)(x[i]) * 127.0f;
         for (int p = 0; p < PARTS; p++) {
             float part = __builtin_rintf(rest);
-            out[(size_t)p * stride + i] = (uint8_t)((int)part + 128);
+            out[(size_t)p * stride + i] = (Byte)((int)part + 128 - SIGNED);
             rest = (rest - part) * STEP;
         }
     }

@@ -48,18 +48,18 @@ int waitinfo_runs(int kind) {
 
 /* Bytes of a Linear's weights, and of what whole tiles reach behind the last of them. */
 int64_t waitinfo_packed_size(int32_t outputs, int32_t inputs) {
-    int64_t blocks = (outputs + BLOCK - 1) / BLOCK, groups = (inputs + 3) / 4;
+    int64_t blocks = (outputs + BLOCK - 1) / BLOCK, groups = groups_of(inputs);
     int64_t tiles = (inputs + TILE - 1) / TILE, behind = (tiles * TILE - groups * 4) * BLOCK;
     return blocks * (groups * 4 * BLOCK + (int64_t)sizeof(Scaling)) + behind;
 }
 
 /* Bring weights [outputs][inputs] into the order of a Linear, filled up with zeros. The weights of
- * repeated inputs come again behind the others. */
-void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
+ * repeated inputs come again behind the others. Returns the groups of a Linear. */
+int32_t waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const int32_t *repeated,
                    int32_t repeats, int32_t positive, const float *factor, const float *bias,
                    int8_t *packed) {
-    int groups = (inputs + repeats + 3) / 4;
-    Linear m = {.weights = packed, .groups = groups};
+    int groups = groups_of(inputs + repeats);
+    Linear m = {.weights = packed, .groups = groups, .positive = positive};
     memset(packed, 0, waitinfo_packed_size(outputs, inputs + repeats));
     for (int n = 0; n < outputs; n++) {
         int32_t sum = 0;
@@ -68,12 +68,13 @@ void waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, const
         for (int i = 0; i < inputs + repeats; i++) {
             int8_t w = weights[(size_t)n * inputs + (i < inputs ? i : repeated[i - inputs])];
             sum += w;
-            block[((size_t)(i / 4) * BLOCK + n % BLOCK) * 4 + i % 4] = w;
+            block[((size_t)(i / SIDE) * BLOCK + n % BLOCK) * SIDE + i % SIDE] = w;
         }
-        scaling->shift[n % BLOCK] = positive ? 0 : 128 * sum;
+        scaling->shift[n % BLOCK] = plus_of(&m) * sum;
         scaling->factor[n % BLOCK] = factor[n];
         scaling->bias[n % BLOCK] = bias ? bias[n] : 0;
     }
+    return groups;
 }
 
 /* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */

@@ -3,33 +3,32 @@
  * Every kind of CPU has three: integer products of some rows with a block of outputs, products of a
  * query with blocks of keys, and weighted sums of values. With them, kind.h makes everything else. */
 
-/* Sums [rows][BLOCK] of rows of inputs a [rows][stride] in 0 ... 255. */
-static void multiply_plain(const uint8_t *a, int rows, int stride, const int8_t *weights,
+/* Sums [rows][BLOCK] of rows of inputs a [rows][stride]. */
+static void multiply_plain(const Byte *a, int rows, int stride, const int8_t *weights,
                            int groups, Ahead ahead, int32_t *sums) {
     for (int r = 0; r < rows; r++) {
         int32_t *to = sums + r * BLOCK;
         memset(to, 0, BLOCK * sizeof(int32_t));
-        for (int g = 0; g < groups; g++) {
-            const uint8_t *in = a + (size_t)r * stride + 4 * g;
-            const int8_t *w = weights + (size_t)g * 4 * BLOCK;
-            __builtin_prefetch(ahead.weights + (size_t)g * ahead.step);
+        const Byte *in = a + (size_t)r * stride;
+        const int8_t *w = weights;
+        for (int i = 0; i < 4 * groups; i += SIDE, in += SIDE, w += SIDE * BLOCK) {
+            __builtin_prefetch(ahead.weights + (size_t)i / 4 * ahead.step);
             for (int j = 0; j < BLOCK; j++)
-                to[j] += in[0] * w[4 * j] + in[1] * w[4 * j + 1] + in[2] * w[4 * j + 2] +
-                         in[3] * w[4 * j + 3];
+                for (int k = 0; k < SIDE; k++) to[j] += in[k] * w[SIDE * j + k];
         }
     }
 }
 
 /* q k of blocks of keys: sums [blocks][KEYS]. `next` are keys that are needed soon. */
-static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pairs,
+static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pieces,
                          const int16_t *next, int32_t *sums) {
     memset(sums, 0, (size_t)blocks * KEYS * sizeof(int32_t));
     for (int b = 0; b < blocks; b++, sums += KEYS)
-        for (int p = 0; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
-            __builtin_prefetch(next);
-            for (int j = 0; j < KEYS; j++)
-                sums[j] += query[2 * p] * keys[2 * j] + query[2 * p + 1] * keys[2 * j + 1];
-        }
+        for (int p = 0; p < pieces; p++)
+            for (int j = 0; j < KEYS; j++, keys += PIECE, next += PIECE) {
+                __builtin_prefetch(next);
+                for (int i = 0; i < PIECE; i++) sums[PLACE(j)] += query[PIECE * p + i] * keys[i];
+            }
 }
 
 /* The weighted sum of values; the weight behind the last is zero. */

@@ -1,38 +1,39 @@
 /* Products of rows of floats with a matrix of integers. */
 
-/* Whole numbers, plus 128 if they may be negative. */
-static void NAME(take_whole)(const Linear *m, const float *x, int rows, uint8_t *out,
+/* Whole numbers. */
+static void NAME(take_whole)(const Linear *m, const float *x, int rows, Byte *out,
                              float *largest) {
-    int inputs = m->inputs, stride = stride_of(m), plus = m->positive ? 0 : 128;
+    int inputs = m->inputs, stride = stride_of(m), plus = plus_of(m);
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
-        uint8_t *to = out + (size_t)r * stride;
+        Byte *to = out + (size_t)r * stride;
         int i = 0;
-        for (; i < inputs; i++) to[i] = (uint8_t)((int)row[i] + plus);
+        for (; i < inputs; i++) to[i] = (Byte)((int)row[i] + plus);
         for (; i < stride; i++) to[i] = 0;
         largest[r] = 1;
     }
 }
 
 /* What does not fit into the byte of an input goes to the bytes of its repetitions. */
-static inline void NAME(repeat)(const Linear *m, const float *row, float factor, uint8_t *to) {
+static inline void NAME(repeat)(const Linear *m, const float *row, float factor, Byte *to) {
+    int plus = plus_of(m);
     for (int i = 0; i < m->repeats; i++) {
         int j = m->repeated[i], before = m->before[i];
         int v = (int)__builtin_rintf((row[j] - m->center[j]) * factor);
         v -= v > before ? before : v < -before ? -before : v;
-        to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+        to[i] = (Byte)((v > 127 ? 127 : v < -127 ? -127 : v) + plus);
     }
 }
 
-/* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even, plus 128; or 255 and 0. */
+/* Quantize rows: x[r] * 127 / max|x[r]|, rounded to even; * 255 if none is negative. */
 __attribute__((always_inline)) static inline void NAME(quantize_rows)(
-    const Linear *m, const float *x, int rows, uint8_t *out, float *largest, const int centered) {
-    int inputs = m->inputs, stride = stride_of(m), plus = m->positive ? 0 : 128;
+    const Linear *m, const float *x, int rows, Byte *out, float *largest, const int centered) {
+    int inputs = m->inputs, stride = stride_of(m), plus = plus_of(m);
     float levels = m->positive ? 255.0f : 127.0f;
     const float *center = m->center, *share = m->share;
     for (int r = 0; r < rows; r++) {
         const float *row = x + (size_t)r * inputs;
-        uint8_t *to = out + (size_t)r * stride;
+        Byte *to = out + (size_t)r * stride;
         /* Without their sign, floats are ordered as their bits are; what is not a number is above.
          * Compilers make vectors of this loop, since the order of integers does not matter. */
         const float least = SMALLEST;
@@ -49,7 +50,7 @@ __attribute__((always_inline)) static inline void NAME(quantize_rows)(
         }
         if (top >= 0x7f800000) { /* what is made of it must not be a number either */
             largest[r] = NAN;
-            memset(to, 128, stride);
+            memset(to, 0, stride);
             continue;
         }
         float most;
@@ -59,18 +60,18 @@ __attribute__((always_inline)) static inline void NAME(quantize_rows)(
         if (centered) {
             for (i = 0; i < inputs; i++) {
                 int v = (int)__builtin_rintf((row[i] - center[i]) * factor);
-                to[i] = (uint8_t)((v > 127 ? 127 : v < -127 ? -127 : v) + 128);
+                to[i] = (Byte)((v > 127 ? 127 : v < -127 ? -127 : v) + plus);
             }
             NAME(repeat)(m, row, factor, to + inputs);
             i += m->repeats;
         } else
             for (i = 0; i < inputs; i++)
-                to[i] = (uint8_t)((int)__builtin_rintf(row[i] * factor) + plus);
+                to[i] = (Byte)((int)__builtin_rintf(row[i] * factor) + plus);
         for (; i < stride; i++) to[i] = 0;
     }
 }
 
-static void NAME(quantize)(const Linear *m, const float *x, int rows, uint8_t *out,
+static void NAME(quantize)(const Linear *m, const float *x, int rows, Byte *out,
                            float *largest) {
     if (m->center)
         NAME(quantize_rows)(m, x, rows, out, largest, 1);

@@ -7,6 +7,8 @@
 #define TILE 64 /* inputs in a tile of AMX */
 #define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
+#define PIECE 8 /* numbers of a key that lie side by side */
+#define PLACE(key) ((key) % 4 * 4 + (key) / 4) /* of a key within its block */
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
 #define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
@@ -14,15 +16,35 @@
 #define PARTS 3 /* of a precise number, each of 8 bits */
 #define STEP 254.0f /* from one part to the next */
 
+/* Inputs of a product are bytes. x86 multiplies those without a sign by weights that have one, ARM
+ * those with a sign. SIDE inputs of a weight matrix lie side by side for each output. */
+#ifdef __aarch64__
+typedef int8_t Byte;
+#define SIGNED 128
+#define SIDE 8
+#else
+typedef uint8_t Byte;
+#define SIGNED 0
+#define SIDE 4
+#endif
+
+typedef uint32_t __attribute__((may_alias, aligned(2))) pair; /* of neighbours of 16 bits */
+
+/* Numbers that are computed together. Each is at the same place of every CPU's vectors, so sums over
+ * them have the same order. */
+typedef double __attribute__((vector_size(64))) Doubles;
+typedef float __attribute__((vector_size(32), aligned(4), may_alias)) Floats;
+#define EIGHT(x) (*(Floats *)(x))
+
 /* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
  * read with them: elsewhere, every block would have to wait for it. */
 typedef struct {
-    int32_t shift[BLOCK]; /* 128 times the sum of an output's weights, if inputs are stored plus 128 */
+    int32_t shift[BLOCK]; /* the sum of an output's weights times what is added to inputs */
     float factor[BLOCK], bias[BLOCK];
 } Scaling;
 
-/* Weights by blocks of outputs, groups of four inputs, outputs: [outputs/64][groups][64][4], with a
- * Scaling behind every block. */
+/* Weights by blocks of outputs, SIDE inputs, outputs: [outputs/64][4 groups/SIDE][64][SIDE], with a
+ * Scaling behind every block. Groups are of four inputs. */
 typedef struct {
     const int8_t *weights;
     int32_t inputs, outputs, groups;
@@ -33,6 +55,11 @@ typedef struct {
     const int32_t *repeated, *before;
     int64_t repeats;
 } Linear;
+
+static inline int groups_of(int inputs) { return (inputs + SIDE - 1) / SIDE * (SIDE / 4); }
+
+/* What is added to inputs, so that they are bytes. */
+static inline int plus_of(const Linear *m) { return (m->positive ? 0 : 128) - SIGNED; }
 
 /* The block of weights that output n is in. */
 static inline const int8_t *block_of(const Linear *m, int n) {
@@ -85,7 +112,8 @@ typedef struct {
 
 /* Keys and values of all heads of all rows, as whole numbers.
  *
- * Keys by blocks: [heads][capacity/16][width/2][16 keys][2], with a unit for each key.
+ * Keys by blocks: [heads][capacity/16][width/8][16 keys][8], with a unit for each key. Key 4 i + j of a
+ * block is the (4 j + i)-th, so that sums of four neighbours are in order when they are added up.
  * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
  */
 typedef struct {
@@ -137,7 +165,7 @@ typedef struct {
 } Shares;
 
 typedef struct {
-    uint8_t *bytes;
+    Byte *bytes;
     int32_t *sums, *scores;
     float *largest, *wide, *mixed, *result, *normed, *weights;
     int16_t *shares; /* weights of attention as whole numbers */
@@ -160,7 +188,7 @@ static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
     }
     char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
     s->sums = (int32_t *)at, at += TILE_ROWS * BLOCK * sizeof(int32_t);
-    s->bytes = (uint8_t *)at, at += bytes;
+    s->bytes = (Byte *)at, at += bytes;
     s->scores = (int32_t *)at, at += (size_t)keys * sizeof(int32_t);
     s->weights = (float *)at, at += (size_t)keys * sizeof(float);
     s->shares = (int16_t *)at, at += (size_t)keys * sizeof(int16_t);
@@ -175,7 +203,7 @@ static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
 /* What one kind of CPU computes: its functions of kind.h. */
 typedef struct {
     int (*runs)(void); /* whether this CPU is of the kind; NULL: every one is */
-    void (*take_whole)(const Linear *, const float *, int, uint8_t *, float *);
+    void (*take_whole)(const Linear *, const float *, int, Byte *, float *);
     void (*apply)(const Linear *, int, float *, int, Scratch *);
     void (*linear)(const Linear *, const float *, int, float *, int, Scratch *);
     void (*encode)(const Model *, int, float *, const int32_t *, const int32_t *, const float *,

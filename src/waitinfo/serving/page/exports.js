@@ -1,5 +1,7 @@
 // A session as text, subtitles, or lines of JSON that can be replayed.
 
+import { cues } from "./lines.js";
+
 const two = (n, width = 2) => String(n).padStart(width, "0");
 
 export function timestamp(seconds, comma) {
@@ -8,33 +10,27 @@ export function timestamp(seconds, comma) {
   return `${two(h)}:${two(m)}:${two(s)}${comma ? "," : "."}${two(ms % 1000, 3)}`;
 }
 
-// Captions of at most 12 words, that stay until the next one or for 4 seconds.
-export function captions(words) {
+// What was said, sentence by sentence.
+function sentences(words) {
   const found = [];
-  for (const word of words) {
+  for (const { text, sentence, time } of words) {
     const last = found.at(-1);
-    if (last && last.sentence === word.sentence && last.words.length < 12) {
-      last.words.push(word.text);
-      last.end = word.time;
-    } else {
-      found.push({ sentence: word.sentence, start: word.time, end: word.time, words: [word.text] });
-    }
+    if (last?.sentence === sentence && time >= last.end) Object.assign(last, { text: last.text + text, end: time });
+    else found.push({ sentence, text: text.trimStart(), start: time, end: time });
   }
-  return found.map((caption, n) => {
-    const end = Math.min(caption.end + 4, found[n + 1]?.start ?? Infinity);
-    return { ...caption, end: Math.max(end, caption.start + 0.2), text: caption.words.join("").trim() };
-  });
+  return found;
 }
 
 export function srt(words) {
-  return captions(words).map(({ start, end, text }, n) =>
-    `${n + 1}\n${timestamp(start, true)} --> ${timestamp(end, true)}\n${text}\n`).join("\n");
+  return cues(sentences(words)).map(({ start, end, lines }, n) =>
+    `${n + 1}\n${timestamp(start, true)} --> ${timestamp(end, true)}\n${lines.join("\n")}\n\n`).join("");
 }
 
 export function vtt(words) {
-  const cues = captions(words).map(({ start, end, text }) =>
-    `${timestamp(start)} --> ${timestamp(end)}\n${text.replace(/&/g, "&amp;").replace(/</g, "&lt;")}\n`);
-  return `WEBVTT\n\n${cues.join("\n")}`;
+  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const all = cues(sentences(words)).map(({ start, end, lines }) =>
+    `${timestamp(start)} --> ${timestamp(end)}\n${escaped(lines.join("\n"))}\n\n`);
+  return `WEBVTT\n\n${all.join("")}`;
 }
 
 export const jsonl = (records) => records.map((record) => JSON.stringify(record)).join("\n") + "\n";

@@ -1,48 +1,76 @@
 // Captions for a stage: the last lines of a room, large; they stay during pauses and reconnects.
 
-import { connect } from "./stream.js";
+import { Lines } from "./lines.js";
+import { Watched } from "./room.js";
 
 const query = new URLSearchParams(location.search);
+const name = query.get("room") ?? "stage";
+const count = Math.min(6, Math.max(1, Number(query.get("lines")) || 2));
 const box = document.getElementById("captions");
-const lines = Math.min(6, Math.max(1, Number(query.get("lines")) || 2));
-const letters = Math.max(10, Number(query.get("letters")) || 42);
-box.style.setProperty("--lines", lines);
-let shown = [[]];
-let wait = 250;
-let last = [-1, 0];  // sentence and number of the last word: a speaker that was cut off repeats some
+const aloud = document.getElementById("aloud");
+const pen = document.createElement("canvas").getContext("2d");
+let words = [];               // of the lines shown, to break them anew when the window changes
+let lines = new Lines(fits);
+let hint = "";
 
-function add(word) {
-  const place = [word.sentence, word.read - word.lag];
-  if (place[0] < last[0] || (place[0] === last[0] && place[1] <= last[1])) return;
-  last = place;
-  const line = shown.at(-1);
-  const length = line.reduce((sum, each) => sum + each.text.length, 0);
-  const next = line.length && (length + word.word.length > letters || line.at(-1).sentence !== word.sentence);
-  if (next) shown.push([word]); else line.push(word);
-  shown = shown.slice(-lines);
+// Whether a line has room, as it is drawn; a fraction of a letter less, for its ends.
+function fits(text) {
+  const style = getComputedStyle(box);
+  pen.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  return pen.measureText(text).width < box.clientWidth - parseFloat(style.fontSize);
 }
 
-function draw() {
-  box.replaceChildren(...shown.filter((line) => line.length).map((line) => {
-    const paragraph = document.createElement("p");
-    const span = document.createElement("span");
-    span.textContent = line.map(({ text }) => text).join("").trim();
-    paragraph.append(span);
-    return paragraph;
-  }));
+function line(text, className = "") {
+  const paragraph = document.createElement("p");
+  const span = document.createElement("span");
+  span.textContent = text;
+  paragraph.className = className;
+  paragraph.append(span);
+  return paragraph;
 }
 
-function watch() {
-  const socket = connect("/v1/watch", { room: query.get("room") ?? "stage" });
-  socket.onmessage = ({ data }) => {
-    const message = JSON.parse(data);
-    wait = 250;
-    if (message.fresh) last = [-1, 0];
-    if (message.again && message.words.length) [shown, last] = [[[]], [-1, 0]];
-    message.words.forEach(add);
-    draw();
-  };
-  socket.onclose = () => { setTimeout(watch, wait); wait = Math.min(2 * wait, 5000); };
+function show() {
+  const shown = lines.lines.filter(Boolean).slice(-count);
+  box.replaceChildren(...(shown.length ? shown.map((text) => line(text)) : hint ? [line(hint, "hint")] : []));
 }
 
-watch();
+function add(found, fresh) {
+  if (fresh) restart();
+  for (const word of found) {
+    if (words.length && words.at(-1).sentence !== word.sentence) speak();
+    words.push(word);
+    lines.add(word);
+  }
+  lines.lines = lines.lines.slice(-count);
+  words = words.slice(-100);
+  show();
+}
+
+function restart() {
+  speak();
+  words = [];
+  lines.clear();
+}
+
+// To those who cannot see: sentences, not words.
+function speak() {
+  const last = words.at(-1)?.sentence;
+  aloud.textContent = words.filter(({ sentence }) => sentence === last).map(({ text }) => text).join("").trim();
+}
+
+addEventListener("resize", () => {
+  lines.clear();
+  words.forEach((word) => lines.add(word));
+  show();
+});
+
+new Watched({ room: name, ...(query.get("language") && { language: query.get("language") }) }, {
+  words: add,
+  room: ({ speaking, problem }) => {
+    hint = problem ?? (speaking ? "" : `Nobody speaks in the room “${name}”. Open the speaker’s page ${location.origin}/, enter this name under Audience, and open the room.`);
+    show();
+  },
+  state: (state, refused) => {
+    if (state === "refused") { hint = `${refused.error}. Open the captions by the link on the speaker’s page.`; show(); }
+  },
+}, query.get("pin") ?? "");

@@ -90,10 +90,11 @@ export class Source {
 }
 
 export class Translation {
-  constructor(title, describe) {
+  constructor(language, setting, describe) {
     this.describe = describe;
     const id = `pane-${Math.random().toString(36).slice(2)}`;
-    this.title = element("h2", { id }, title);
+    this.setting = element("small", {}, setting);
+    this.title = element("h2", { id }, `${language} `, this.setting);
     this.box = element("div", {
       class: "words", tabindex: "0", role: "log", "aria-live": "polite", "aria-labelledby": id,
       "data-empty": "The translation will grow here.",
@@ -165,12 +166,13 @@ export class Translation {
     toEnd(this.box);
   }
 
+  // Words read and not yet written, in the present sentence; the mean is over words written.
   figures() {
-    const last = this.words.at(-1);
-    this.meter.value = Math.max(0, last?.lag ?? 0);
-    this.lagText.textContent = last
-      ? `lag ${last.lag} words, ${(this.lags / this.words.length).toFixed(1)} on average`
-      : "no words yet";
+    const read = this.steps.filter((kind) => kind === "READ").length;
+    const lag = Math.max(0, 2 * read - this.steps.length);
+    this.meter.value = lag;
+    const mean = this.words.length ? `, ${(this.lags / this.words.length).toFixed(1)} on average` : "";
+    this.lagText.textContent = this.steps.length ? `lag ${lag} ${lag === 1 ? "word" : "words"}${mean}` : "no words yet";
   }
 
   choose(target) {

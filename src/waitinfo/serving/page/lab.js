@@ -1,19 +1,13 @@
 // The page: what is typed, played or dictated goes to one stream for each column.
 
-import { LiveStream, secret } from "./stream.js";
+import { available, language, pairs } from "./socket.js";
+import { LiveStream } from "./stream.js";
 import { Source, Translation } from "./pane.js";
+import { Typing } from "./typing.js";
 import * as exports from "./exports.js";
 import * as past from "./history.js";
 
 const $ = (id) => document.getElementById(id);
-const SAMPLES = {
-  de: "Meine Damen und Herren, ich freue mich sehr, heute bei Ihnen zu sein. Die Kommission hat "
-    + "gestern in Brüssel einen neuen Vorschlag zur Verbesserung der Luftqualität vorgelegt. Wir müssen "
-    + "dringend etwas gegen den Klimawandel unternehmen, bevor es zu spät ist.",
-  en: "Ladies and gentlemen, I am very glad to be with you today. Yesterday the Commission presented a new "
-    + "proposal to improve the quality of the air in our cities. We must do something about climate change "
-    + "before it is too late.",
-};
 const NAMES = { "wait-info": "wait-info", "wait-k": "wait-k", full: "whole sentences" };
 
 const source = new Source($("source"));
@@ -23,8 +17,6 @@ let records = [];      // of this session, for export
 let began = 0;         // by performance.now
 let opened = 0;        // the same by the calendar: the name of the session
 let replays = 0;       // a newer replay ends the former
-let pasted = false;    // the text waits to be played
-let playing = null;
 
 const now = () => (performance.now() - began) / 1000;
 const chosen = () => models[$("model").selectedIndex] ?? models[0];
@@ -82,7 +74,7 @@ function keep() {
 }
 
 function begin() {
-  stop();
+  typing.stop();
   keep();
   replays += 1;
   for (const { stream } of columns) stream?.close();
@@ -92,20 +84,19 @@ function begin() {
   began = performance.now();
   opened = Date.now();
   columns = wanted().map((settings, index) => {
-    const pane = new Translation(title(settings), describe);
+    const pane = new Translation(language(chosen().target), title(settings), describe);
     const column = { ...settings, pane };
-    const room = index === 0 && $("room").checkValidity() ? $("room").value.trim() : "";
-    const options = { model: chosen().name, system: settings.system };
+    const options = { model: chosen().name, system: settings.system, trace: true };
     if (settings.k !== undefined) options.k = settings.k;
     if (settings.lag !== undefined) options.lag = settings.lag;
-    if (room) Object.assign(options, { room, secret: mine(room) });
     column.stream = new LiveStream(options, {
       words: (message) => heard(index, message),
-      state: (name, message) => index === 0 && connection(name, message, room),
+      state: (name, message) => index === 0 && connection(name, message),
       error: ({ message }) => state(message, true),
     });
     return column;
   });
+  $("source-title").textContent = language(chosen().source);
   lay();
 }
 
@@ -114,27 +105,10 @@ function lay() {
   $("columns").classList.toggle("many", columns.length > 1);
 }
 
-// The secret of a room, kept by this browser: the room is ours again after the page was loaded anew.
-function mine(room) {
-  const name = `waitinfo-room-${room}`;
-  try {
-    if (!localStorage.getItem(name)) localStorage.setItem(name, secret());
-    return localStorage.getItem(name);
-  } catch { return undefined; }  // a browser that keeps nothing: the stream makes one
-}
-
-// The link for those who watch gives no other right: it has a ticket, and never the key.
-function link(room, ticket) {
-  const query = new URLSearchParams({ room });
-  $("overlay").href = `/overlay?${query}${ticket ? `#ticket=${encodeURIComponent(ticket)}` : ""}`;
-}
-
-function connection(name, message, room) {
-  if (name === "live") {
-    state("connected");
-    if (room) link(room, message.ticket);
-  }
+function connection(name, message) {
+  if (name === "live") state("connected");
   if (name === "lost") state("the connection is lost; trying again …", true);
+  if (name === "refused") state(message.reason === "key" ? `${message.error}; enter it on the speaker’s page` : message.error, true);
   if (name === "idle") state("paused; type to go on");
 }
 
@@ -162,61 +136,8 @@ function flush() {
   for (const { stream } of columns) stream?.flush();
 }
 
-// Text: typed, pasted and played, or dictated
-
-$("text").addEventListener("input", (event) => {
-  if (["insertFromPaste", "insertFromDrop"].includes(event.inputType)) pasted = true;
-  if (!$("text").value.trim()) pasted = false;
-  if (pasted || playing) return;
-  const complete = $("text").value.match(/^[\s\S]*\s/)?.[0];
-  if (!complete) return;
-  $("text").value = $("text").value.slice(complete.length);
-  if (complete.trim()) say(complete);
-  if (complete.includes("\n")) flush();
-});
-
-$("text").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || pasted || playing) return;
-  event.preventDefault();
-  const rest = $("text").value;
-  $("text").value = "";
-  if (rest.trim()) say(`${rest} `);
-  flush();
-});
-
-function step() {
-  const found = $("text").value.match(/^\s*\S+\s*/);
-  if (!found) {
-    stop();
-    pasted = false;
-    $("text").value = "";
-    flush();
-    return;
-  }
-  $("text").value = $("text").value.slice(found[0].length);
-  say(`${found[0].trim()} `);
-  playing = setTimeout(step, 1000 / Number($("speed").value));
-}
-
-function stop() {
-  clearTimeout(playing);
-  playing = null;
-  $("play").textContent = "▶ Play";
-}
-
-$("play").addEventListener("click", () => {
-  if (playing) { stop(); return; }
-  if (!$("text").value.trim()) { $("text").focus(); return; }
-  $("play").textContent = "⏸ Pause";
-  playing = 1;
-  step();
-});
-
-$("sample").addEventListener("click", () => {
-  $("text").value = SAMPLES[chosen().source] ?? SAMPLES.de;
-  pasted = true;
-  if (!playing) $("play").click();
-});
+const typing = new Typing({ text: $("text"), play: $("play"), speed: $("speed") }, say, flush);
+$("sample").addEventListener("click", () => typing.sample(chosen().source));
 
 const Recognition = window.SpeechRecognition ?? window.webkitSpeechRecognition;
 if (Recognition) {
@@ -250,7 +171,7 @@ function turn(input, output, other) {
     column[name] = column.system === "wait-k" && name === "k" ? waitK(value) : value;
     const change = { [name]: column[name] };
     column.stream?.set(change);
-    column.pane.title.textContent = title(column);
+    column.pane.setting.textContent = title(column);
     records.push({ at: now(), type: "set", column: columns.indexOf(column), ...change });
   }
 }
@@ -260,9 +181,8 @@ $("other").addEventListener("input", () => turn("other", "other-value", true));
 $("compare").addEventListener("change", () => { $("other-label").hidden = $("compare").value !== "dial"; begin(); });
 $("model").addEventListener("change", () => { dial(); begin(); });
 $("hold").addEventListener("change", () => { dial(); begin(); });
-$("clear").addEventListener("click", () => { begin(); $("text").value = ""; pasted = false; $("text").focus(); });
+$("clear").addEventListener("click", () => { begin(); typing.clear(); $("text").focus(); });
 $("reading").addEventListener("change", () => columns.forEach(({ pane }) => $("reading").checked || pane.release()));
-$("room").addEventListener("change", () => { link($("room").value.trim()); begin(); });
 $("controls").addEventListener("submit", (event) => event.preventDefault());
 
 function dial() {
@@ -319,12 +239,12 @@ $("forget").addEventListener("click", () => { past.forget(); opened = 0; keep();
 addEventListener("pagehide", keep);
 
 async function replay(found, name) {
-  stop();
+  typing.stop();
   keep();
   const mine = replays += 1;
   for (const { stream } of columns) stream?.close();
   const [head] = found;
-  columns = (head.columns ?? [{}]).map((settings) => ({ ...settings, pane: new Translation(title(settings), describe) }));
+  columns = (head.columns ?? [{}]).map((settings) => ({ ...settings, pane: new Translation(language(chosen().target), title(settings), describe) }));
   lay();
   source.clear();
   records = found.slice(1);
@@ -348,18 +268,15 @@ if (matchMedia("(max-width: 44rem)").matches) $("settings").open = false;  // wo
 
 async function main() {
   try {
-    const response = await fetch("/v1/models");
-    models = await response.json();
-  } catch {
-    state("the server cannot be reached; trying again …", true);
+    models = await available();
+  } catch ({ message }) {
+    state(message, true);
     setTimeout(main, 2000);
     return;
   }
   const own = models.filter((m, n) => models.findIndex((o) => o.name === m.name) === n);
   models = [...own, ...models.filter((m) => !own.includes(m))];
-  const names = new Intl.DisplayNames(["en"], { type: "language" });
-  const language = (code) => (code ? names.of(code) : "?");
-  $("model").replaceChildren(...own.map((m) => new Option(`${language(m.source)} → ${language(m.target)} (${m.name})`)));
+  $("model").replaceChildren(...pairs(own).map((name) => new Option(name)));
   for (const option of $("compare").options) {
     option.disabled = option.value.split(",").some((name) => name && name !== "dial" && !models.some((m) => m.system === name));
   }

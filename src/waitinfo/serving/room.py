@@ -1,0 +1,227 @@
+"""A room: the last minutes of what was said in it, and those who watch.
+
+Each word has a number, counted since the room was opened. A watcher whose connection was cut
+names the last number that it has, and gets what followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+REMEMBERED = 60  # words that a new watcher gets, unless it asks for more
+KEPT_WORDS = 1_200  # that a room remembers: some eight minutes
+WAITING = 200  # captions that may wait for a watcher, who then gets all that it missed at once
+
+
+class Caption:
+    """A message to all watchers of a room, formatted once. `end`: the number of the next word."""
+
+    def __init__(self, words: Iterable[str] = (), end: int = 0, **fields: Any) -> None:
+        head = json.dumps({"type": "words", **fields}, ensure_ascii=False)
+        self.end = end
+        self.text = f'{head[:-1]}, "words": [{", ".join(words)}]}}'
+
+    @cached_property
+    def frame(self) -> bytes:
+        """As a WebSocket has it: a whole text, without a mask."""
+        data = self.text.encode()
+        size = len(data)
+        if size < 126:
+            return struct.pack("!BB", 0x81, size) + data
+        if size < 1 << 16:
+            return struct.pack("!BBH", 0x81, 126, size) + data
+        return struct.pack("!BBQ", 0x81, 127, size) + data
+
+
+class Watcher:
+    """One who watches. Nobody waits for a slow one, who gets what it missed once there is time.
+
+    write: send a caption at once, if everything before has been taken.
+    """
+
+    def __init__(self, room: Room, write: Callable[[Caption], bool]) -> None:
+        self.room, self._write = room, write
+        self._waiting: deque[Caption] = deque()
+        self._arrived = asyncio.Event()
+        self._slow = False  # captions wait, or are being sent
+        self._missed = False  # some were skipped
+        self._seen = 0  # the number of the next word for this watcher
+        self._over = False
+
+    def put(self, caption: Caption) -> None:
+        if not self._slow and self._write(caption):
+            self._seen = caption.end
+            return
+        self._slow = True
+        self._waiting.append(caption)
+        if len(self._waiting) > WAITING:
+            self._missed = True
+            self._waiting.clear()
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Nothing more will be said."""
+        self._over = True
+        self._arrived.set()
+
+    async def captions(self) -> AsyncIterator[Caption]:
+        """Those that could not be sent at once, until the end."""
+        while True:
+            while self._waiting or self._missed:
+                if self._missed:
+                    self._missed = False
+                    self._waiting = deque(self.room.since(self._seen))
+                caption = self._waiting.popleft()
+                self._seen = caption.end
+                yield caption
+            self._slow = False
+            if self._over:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
+class Occupant(Protocol):
+    """A connection that speaks in a room."""
+
+    def stop(self, reason: str) -> None:
+        """End it."""
+
+
+class Said(NamedTuple):
+    """A word, formatted, and the number of the stream that said it."""
+
+    stream: int
+    text: str
+
+
+@dataclass
+class About:
+    """What watchers are told of a room."""
+
+    source: str | None = None
+    target: str | None = None
+    languages: list[str] = field(default_factory=list)  # into which it can be followed
+    speaking: bool = False
+    problem: str | None = None  # why nothing is said
+
+
+class Room:
+    """What was said, and who watches."""
+
+    def __init__(self, name: str, life: str = "") -> None:
+        self.name, self.life = name, life
+        self.words: deque[Said] = deque(maxlen=KEPT_WORDS)
+        self.next = 0  # number of the next word
+        self.stream = 0  # that speaks, counted from 1; 0: it began elsewhere
+        self.about = About()
+        self.watchers: dict[Watcher, None] = {}
+        self.last = (-1, 0)  # sentence and number there of the last word
+        self._made: dict[int, list[Caption]] = {}  # for those who come, by where they continue
+
+    # What is said
+
+    def begin(self, **about: Any) -> None:
+        """A new stream speaks."""
+        self.about = About(**about)
+        self.last = (-1, 0)
+        self.stream += 1
+        self._made.clear()
+        told: dict[str, Any] = {"stream": self._identity(), "room": vars(self.about)}
+        self._show(self._caption([], again=True, fresh=True, **told))
+
+    def new(self, words: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Words without those that a speaker repeats who was cut off: they were shown already."""
+        return [word for word in words if place(word) > self.last]
+
+    def say(self, words: list[dict[str, Any]]) -> None:
+        """Show new words."""
+        words = self.new(words)
+        if not words:
+            return
+        self.last = place(words[-1])
+        texts = [json.dumps(word, ensure_ascii=False) for word in words]
+        self.words.extend(Said(self.stream, text) for text in texts)
+        self.next += len(texts)
+        self._made.clear()
+        self._show(self._caption(texts))
+
+    def tell(self, **about: Any) -> None:
+        """Say what has changed in the room."""
+        if any(getattr(self.about, name) != value for name, value in about.items()):
+            for name, value in about.items():
+                setattr(self.about, name, value)
+            self._made.clear()
+            self._show(self._caption([], room=vars(self.about)))
+
+    # Who watches
+
+    def join(self, watcher: Watcher, position: str | None) -> None:
+        """Show a watcher what it has not seen, and from now on everything.
+
+        position: the last one that it was sent, or a negative number: that many words.
+        """
+        for caption in self._greeting(position or ""):
+            watcher.put(caption)
+        self.watchers[watcher] = None
+
+    def end(self) -> None:
+        for watcher in self.watchers:
+            watcher.end()
+
+    def since(self, number: int) -> list[Caption]:
+        """What was said from the word with this number on; all that is left if it is forgotten."""
+        if not self.next - len(self.words) <= number <= self.next:
+            number = -KEPT_WORDS
+        return self._cached(number)
+
+    def _greeting(self, position: str) -> list[Caption]:
+        life, _, number = position.rpartition(".")
+        if life and life == self.life and number.isdecimal():
+            return self.since(int(number))
+        last = int(number) if number.startswith("-") and number[1:].isdecimal() else -REMEMBERED
+        return self._cached(max(last, -KEPT_WORDS) or -REMEMBERED)
+
+    def _cached(self, number: int) -> list[Caption]:
+        if number not in self._made:
+            self._made[number] = [self._last(-number)] if number < 0 else list(self._from(number))
+        return self._made[number]
+
+    def _last(self, count: int) -> Caption:
+        """For those who come: the last words of the present stream."""
+        mine = [said.text for said in self.words if said.stream == self.stream][-count:]
+        return self._caption(mine, again=True, stream=self._identity(), room=vars(self.about))
+
+    def _from(self, number: int) -> Iterator[Caption]:
+        """For those who come back: one caption for each stream that has spoken since."""
+        missed = list(self.words)[number - self.next :] if number < self.next else []
+        for stream, words in groupby(missed, lambda said: said.stream):
+            number += len(texts := [said.text for said in words])
+            yield self._caption(texts, number, stream=self._identity(stream))
+        yield self._caption([], stream=self._identity(), room=vars(self.about))
+
+    def _identity(self, stream: int | None = None) -> str | None:
+        """What tells a stream from all others; None if it did not begin here."""
+        number = self.stream if stream is None else stream
+        return f"{self.life}.{number}" if number else None
+
+    def _caption(self, words: list[str], end: int | None = None, **fields: Any) -> Caption:
+        end = self.next if end is None else end
+        return Caption(words, end, position=f"{self.life}.{end}", **fields)
+
+    def _show(self, caption: Caption) -> None:
+        for watcher in self.watchers:
+            watcher.put(caption)
+
+
+def place(word: dict[str, Any]) -> tuple[int, int]:
+    """Where a word stands in the translation: its sentence, and its number there."""
+    return word["sentence"], word["read"] - word["lag"]
