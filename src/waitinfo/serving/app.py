@@ -41,8 +41,7 @@ def build_app(hub: Hub) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        hub.hearing.close()
-        hub.models.close()
+        await hub.stop()
 
     app = FastAPI(
         title="waitinfo",
