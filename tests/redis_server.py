@@ -37,8 +37,7 @@ class RedisServer:
             REDIS, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name,
             "--save", "", "--appendonly", "yes" if self.keeps else "no", "--appendfsync", "always",
         ]  # fmt: skip
-        log = Path(self.folder.name, "log").open("w", encoding="utf-8")
-        with log:
+        with Path(self.folder.name, "log").open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         while not self._answers():
             assert self.process.poll() is None, Path(log.name).read_text("utf-8")
