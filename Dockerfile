@@ -5,6 +5,7 @@
 #         --publish 8000:8000 waitinfo
 FROM python:3.12-slim AS build
 WORKDIR /source
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
@@ -13,8 +14,8 @@ RUN python -m venv /opt/waitinfo && /opt/waitinfo/bin/pip install --no-cache-dir
 
 FROM python:3.12-slim
 COPY --from=build /opt/waitinfo /opt/waitinfo
-RUN useradd --system --no-create-home waitinfo
-USER waitinfo
+RUN useradd --system --no-create-home --uid 10001 waitinfo
+USER 10001
 ENV PYTHONDONTWRITEBYTECODE=1
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \

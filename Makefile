@@ -4,24 +4,39 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Stamps: what is installed for the command line, for the server, and for everything.
+CLI    := $(VENV)/.cli
+SERVER := $(VENV)/.server
 READY  := $(VENV)/.ready
+SETUP  := pyproject.toml setup.py Makefile
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo serve test lint results wheel docs release setup clean
 
 setup: $(READY)
 
-# torch first and by its exact version: the CPU build is a tenth of the size of the others.
-$(READY): pyproject.toml setup.py Makefile
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $(READY)
 
-demo: $(READY)
+$(CLI): $(SETUP) | $(BIN)/python
+	$(PIP) -e '.[cli]'
+	@touch $(CLI)
+
+$(SERVER): $(SETUP) | $(BIN)/python
+	$(PIP) -e '.[serve]'
+	@touch $(CLI) $(SERVER)
+
+# torch first and by its exact version: the CPU build is a tenth of the size of the others.
+$(READY): $(SETUP) | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev]'
+	@touch $(CLI) $(SERVER) $(READY)
+
+demo: $(CLI)
 	@$(BIN)/python examples/demo.py
 
 # Live translation in the browser: http://127.0.0.1:8000/
-serve: $(READY)
+serve: $(SERVER)
 	@$(BIN)/waitinfo serve
 
 # A process for each core, and each file in one of them: its tests share the models they train.

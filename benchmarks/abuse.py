@@ -1,9 +1,9 @@
-"""Abuse beside load: python benchmarks/abuse.py [--quick] [--clients 200] [--only NAME]
+"""Abuse beside load: python benchmarks/abuse.py [--quick] [--only NAME] [--part 1/3]
 
 Polite clients send 3 words a second each, as in `serve.py`. Beside them runs each attack in turn,
 from an address of its own behind a trusted proxy. The 95th percentile of the polite clients' delay
 is measured with each attack, and without any before and after all of them, in one run on one
-machine.
+machine. `--part 2/3` runs every third attack, from the second on.
 
 The attackers are processes of the lowest priority on the same cores: the server's work is to be
 measured, and not theirs. An attack is as fast as the server answers it, or as it says.
@@ -23,12 +23,13 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
 
 from measurements import save
-from serve import SETTLING, generate, p95, start_server
+from serve import SETTLING, family, generate, p95, start_server
 
 ATTACKER = "203.0.113.9"  # as the proxy tells it
 MEGABYTE = 1_000_000
@@ -237,9 +238,9 @@ def alive(port: int) -> bool:
 
 
 def memory(process: int) -> float:
-    """MiB in use."""
-    with open(f"/proc/{process}/statm", encoding="ascii") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """MiB in use by the server's processes."""
+    pages = [Path(f"/proc/{each}/statm").read_text("ascii").split()[1] for each in family(process)]
+    return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def measure(
@@ -283,6 +284,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--quick", action="store_true", help="20 clients, 4 seconds each")
     parser.add_argument("--only", help="attacks whose name contains this")
+    parser.add_argument("--part", default="1/1", help="such as 2/3: one in three attacks")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=0)
@@ -292,7 +294,8 @@ def main() -> None:
         parser.error(f"--seconds: must be more than {SETTLING:g}; earlier words do not count")
     if options.quick:
         options.clients, options.seconds = min(options.clients, 20), min(options.seconds, 4.0)
-    names = [name for name in ATTACKS if (options.only or "") in name]
+    part, parts = map(int, options.part.split("/"))
+    names = [name for name in ATTACKS if (options.only or "") in name][part - 1 :: parts]
     process, port = start_server(options.clients + 64, options, "--proxy", "127.0.0.0/8")
     try:
         print("| attack | median, ms | 95th percentile, ms | memory, MiB |\n|---|---|---|---|")

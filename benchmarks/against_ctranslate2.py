@@ -33,8 +33,7 @@ import torch
 from measurements import save
 from waitinfo import AsyncTranslator, load
 from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import integer_model
-from waitinfo.model.integers.packing import quantize
+from waitinfo.model.integers.measuring import with_integers
 from waitinfo.model.native import KINDS, find_kernels
 from waitinfo.streaming.engine import WRITE, Engine
 from waitinfo.systems import build_system
@@ -215,7 +214,7 @@ def main() -> None:
         config = load_model(find_model(None), "cpu").model.config
     else:
         config = ModelConfig(16_000, 16_000, **SIZES[options.size], info="attention")
-    model = integer_model(config, quantize(Transformer(config).weights()))
+    model = with_integers(Transformer(config))
     code = find_kernels()
     results: dict[str, Any] = {
         "size": options.size, "threads": options.threads, "torch": torch.__version__,

@@ -24,11 +24,10 @@ import numpy as np
 import torch
 
 from measurements import save
-from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import integer_model
-from waitinfo.model.integers.packing import quantize
+from waitinfo.model import SIZES, ModelConfig, Network, Transformer
+from waitinfo.model.integers.measuring import with_integers
 from waitinfo.streaming.engine import Engine
-from waitinfo.streaming.engine.plain import TorchBackend
+from waitinfo.streaming.engine.plain import PlainBackend
 from waitinfo.systems import build_system
 from waitinfo.text.files import read_lines
 from waitinfo.text.special import EOS, SPECIALS
@@ -61,13 +60,10 @@ def build(size: str, vocabulary: int, device: str, dtype: str) -> LoadedModel:
     torch.manual_seed(0)
     config = ModelConfig(vocabulary, vocabulary, **SIZES[size], encoder="bidirectional")
     model = Transformer(config).eval()
-    if dtype == "int8":
-        model = integer_model(config, quantize(model.weights()))
-    else:
-        model = model.to(device, getattr(torch, dtype))
+    network = with_integers(model) if dtype == "int8" else model.to(device, getattr(torch, dtype))
     folder = find_model(None)
     tokenizer = WideTokenizer((folder / SOURCE_FILE).read_bytes())
-    return LoadedModel(model, build_system("full"), Vocabulary(tokenizer, tokenizer), folder)
+    return LoadedModel(network, build_system("full"), Vocabulary(tokenizer, tokenizer), folder)
 
 
 _lengths: dict[tuple[int, ...], int] = {}
@@ -91,11 +87,11 @@ def set_lengths() -> None:
     start, keep, restrict = Search.__init__, Search.keep, Search.restrict
 
     def start_wanted(
-        self: Any, model: Transformer, sources: Sequence[Sequence[int]], copies: int, others: Any
+        self: Any, model: Network, sources: Sequence[Sequence[int]], copies: int, *others: Any
     ) -> None:
-        start(self, model, sources, copies, others)
+        start(self, model, sources, copies, *others)
         wanted = [wanted_length(source) for source in sources for _ in range(copies)]
-        self.wanted = torch.tensor(wanted).to(model.device)
+        self.wanted = torch.tensor(wanted).to(self.model.device)
 
     def keep_wanted(self: Any, index: torch.Tensor | None) -> None:
         keep(self, index)
@@ -108,7 +104,7 @@ def set_lengths() -> None:
         logits[:, EOS] = torch.where(ends, 1e4, -1e4).to(logits.dtype)
         return logits
 
-    compute = TorchBackend._compute
+    compute = PlainBackend._compute
 
     def compute_wanted(self: Any, rows: Any, state: Any, *given: Any) -> Any:
         found, slots = compute(self, rows, state, *given), self.slots
@@ -118,7 +114,7 @@ def set_lengths() -> None:
         return found._replace(tokens=np.where(ends, EOS, tokens).tolist())
 
     Engine.cuts_loops = False  # random weights loop
-    TorchBackend._compute = compute_wanted  # type: ignore[method-assign]
+    PlainBackend._compute = compute_wanted  # type: ignore[method-assign]
     Search.__init__ = start_wanted  # type: ignore[method-assign]
     Search.keep = keep_wanted  # type: ignore[method-assign]
     Search.restrict = restrict_wanted  # type: ignore[method-assign]

@@ -28,13 +28,15 @@ import numpy as np
 import torch
 
 from measurements import save
-from waitinfo.model import SIZES, ModelConfig, Transformer
-from waitinfo.model.integers.conversion import integer_model, native_model
+from waitinfo.model import SIZES, IntegerModel, ModelConfig, Network, Transformer
+from waitinfo.model.integers.conversion import IntegerLayer
 from waitinfo.model.integers.matrix import IntegerMatrix
-from waitinfo.model.integers.packing import quantize
+from waitinfo.model.integers.measuring import with_integers
+from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.native import NativeModel
 from waitinfo.model.native.weights import weight_memory
 from waitinfo.streaming.engine import WRITE, Engine, new_engine
-from waitinfo.streaming.engine.plain import TorchBackend
+from waitinfo.streaming.engine.plain import PlainBackend
 from waitinfo.streaming.recorded import RecordedBackend
 from waitinfo.streaming.recorded.memory import WRITTEN
 from waitinfo.systems import System, build_system
@@ -51,8 +53,8 @@ STREAMS = (1, 8, 32, 128)
 class Uncached:
     """Decoding that recomputes the whole prefix at every step, as published implementations do."""
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
+    def __init__(self, model: Network) -> None:
+        self.model = in_torch(model)
 
     def _row(self, tokens: list[int]) -> torch.Tensor:
         return torch.tensor([tokens], device=self.model.device)
@@ -69,9 +71,7 @@ class Uncached:
         return int(logits.argmax(-1))
 
 
-def uncached_sentence(
-    model: Transformer, source: list[int], k: int, count: int, reads: bool
-) -> None:
+def uncached_sentence(model: Network, source: list[int], k: int, count: int, reads: bool) -> None:
     """Wait-k without caches. With `reads`, every READ also recomputes everything, to decide."""
     reference = Uncached(model)
     tokens, written, path = [*source, EOS], [], []
@@ -86,18 +86,23 @@ def uncached_sentence(
         written.append(reference.step(tokens[:read], written, path))
 
 
-def build(size: str, device: str, dtype: str) -> Transformer:
+def native_model(model: Network) -> NativeModel | None:
+    """The layers of a model in compiled code, if there are any."""
+    return model.native if isinstance(model, IntegerModel) else None
+
+
+def build(size: str, device: str, dtype: str) -> Network:
     if size == BUNDLED:
         return load_model(find_model(None), device, dtype).model
     torch.manual_seed(0)
     config = ModelConfig(VOCABULARY, VOCABULARY, **SIZES[size], info="attention")
     model = Transformer(config)
     if dtype == "int8":
-        return integer_model(config, quantize(model.weights()))
+        return with_integers(model)
     return model.to(device, getattr(torch, dtype)).eval()
 
 
-def make_engine(model: Transformer, system: System, slots: int, capacity: int) -> Engine:
+def make_engine(model: Network, system: System, slots: int, capacity: int) -> Engine:
     """The fastest engine for the model's device. Random weights loop, which is not cut here."""
     Engine.cuts_loops = False
     return new_engine(model, system, slots, capacity, "guard", 8192)
@@ -114,14 +119,14 @@ def sentence(draw: random.Random, length: int) -> list[int]:
     return [draw.randrange(4, VOCABULARY) for _ in range(length)]
 
 
-def clock(model: Transformer) -> float:
+def clock(model: Network) -> float:
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def step_costs(
-    model: Transformer, repeats: int
+    model: Network, repeats: int
 ) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
     """Median milliseconds of a READ and of a WRITE, by the number of tokens read before.
 
@@ -163,7 +168,7 @@ def step_costs(
     return medians, lower_bound(model, medians, readings)
 
 
-def engine_sentence(model: Transformer, engine: Engine, source: list[int], count: int) -> None:
+def engine_sentence(model: Network, engine: Engine, source: list[int], count: int) -> None:
     """Translate a sentence with the engine, which gets one token at a time."""
     slot = engine.open(3)
     written = 0
@@ -176,7 +181,7 @@ def engine_sentence(model: Transformer, engine: Engine, source: list[int], count
     engine.close(slot)
 
 
-def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
+def against_uncached(model: Network, sentences: int) -> dict[str, float]:
     """Time a sentence of 40 words (56 tokens, 50 written) with the engine and without caches."""
     draw = random.Random(2)
     engine = make_engine(model, build_system("wait-k", {"k": 3}), 1, 64)
@@ -198,7 +203,7 @@ def against_uncached(model: Transformer, sentences: int) -> dict[str, float]:
     }
 
 
-def fill(model: Transformer, streams: int) -> tuple[Engine, list[int], random.Random]:
+def fill(model: Network, streams: int) -> tuple[Engine, list[int], random.Random]:
     """An engine whose streams are at different positions in their sentences."""
     draw = random.Random(3)
     engine = make_engine(model, build_system("wait-k", {"k": 3}), streams, 128)
@@ -209,7 +214,7 @@ def fill(model: Transformer, streams: int) -> tuple[Engine, list[int], random.Ra
     return engine, slots, draw
 
 
-def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
+def throughput(model: Network, rounds: int) -> dict[int, dict[str, float]]:
     """Target tokens per second with many streams, each of which gets one token per round."""
     results = {}
     for streams in STREAMS:
@@ -229,7 +234,7 @@ def throughput(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
 
 
 @contextmanager
-def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
+def timed_kernels(model: Network) -> Iterator[dict[str, list[float]]]:
     """Seconds of every call of a kernel, by its name."""
     native = native_model(model)
     assert native is not None
@@ -248,7 +253,7 @@ def timed_kernels(model: Transformer) -> Iterator[dict[str, list[float]]]:
         del code.call  # the method is there again
 
 
-def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
+def shares(model: Network, rounds: int) -> dict[int, dict[str, float]]:
     """Shares of the time of a round that its kernels take, and that the rest takes."""
     found = {}
     for streams in STREAMS:
@@ -265,19 +270,19 @@ def shares(model: Transformer, rounds: int) -> dict[int, dict[str, float]]:
     return found
 
 
-def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
+def kernel_costs(model: Network, repeats: int) -> dict[str, float]:
     """Median microseconds of each kernel for one row after 50 tokens, in turn."""
     native, draw = native_model(model), random.Random(5)
     engine = make_engine(model, build_system("wait-k", {"k": 1}), 1, 64)
-    assert native is not None and isinstance(engine.backend, TorchBackend)
+    assert native is not None and isinstance(engine.backend, PlainBackend)
     back = engine.backend
     slot = engine.open(1)
     engine.feed(slot, sentence(draw, 51))
     engine.run()
-    states = back.source_positions[:1].numpy().copy()
+    states = back.source_positions[:1].copy()
     info, bias = np.ones(1, np.float32), np.zeros((1, 51), np.float32)
     row, at, seen = (np.array([number], np.int32) for number in (slot, 50, 51))
-    tokens, place = torch.tensor([sentence(draw, 1)]), torch.tensor([[50]])
+    tokens, place = np.array([sentence(draw, 1)]), np.array([[50]])
     with timed_kernels(model) as spent:
         for _ in range(repeats):
             model.embed_source(tokens, place, back.source_positions)
@@ -287,7 +292,7 @@ def kernel_costs(model: Transformer, repeats: int) -> dict[str, float]:
     return {name: 1e6 * statistics.median(times) for name, times in spent.items()}
 
 
-def release_times(model: Transformer, streams: int, words: int) -> dict[str, float]:
+def release_times(model: Network, streams: int, words: int) -> dict[str, float]:
     """Milliseconds from the arrival of a word (1.4 tokens) to the last word that it releases."""
     draw = random.Random(4)
     system = build_system("wait-k", {"k": 3})
@@ -314,24 +319,33 @@ def release_times(model: Transformer, streams: int, words: int) -> dict[str, flo
     }
 
 
-def weight_bytes(model: Transformer) -> tuple[int, int]:
+def weight_bytes(model: Network) -> tuple[int, int]:
     """Bytes of the matrices that a READ and a WRITE multiply with."""
     sizes = {"scores": model.config.target_vocabulary * model.config.width}
+    if isinstance(model, IntegerModel):
+        assert model.parts.memory is not None
+        read = sum(map(layer_bytes, model.parts.encoder)) + model.parts.memory.project.size
+        return read, sum(map(layer_bytes, model.parts.decoder)) + sizes["scores"]
     for name, module in model.named_modules():
-        if isinstance(module, IntegerMatrix) and "embedding" not in name:
-            sizes[name] = module.size
-        elif isinstance(module, torch.nn.Linear):
+        if isinstance(module, torch.nn.Linear):
             sizes[name] = module.weight.nbytes
     sizes["scores"] *= model.target_embedding.weight.element_size()
     layers = {name: size for name, size in sizes.items() if "info" not in name}
     # Keys and values of the source for the decoder are made at a READ.
-    read = [n for n in layers if n.startswith(("encoder", "joint_memory")) or "cross.project" in n]
+    read = [n for n in layers if n.startswith("encoder") or "cross.project" in n]
     return sum(layers[n] for n in read), sum(layers[n] for n in layers if n not in read)
 
 
-def weights_like(model: Transformer) -> torch.Tensor:
+def layer_bytes(layer: IntegerLayer) -> int:
+    """Bytes of the matrices of a layer."""
+    parts = [layer.attention, layer.feed_forward, *([layer.cross] if layer.cross else [])]
+    matrices = [matrix for part in parts for matrix in vars(part).values()]
+    return sum(matrix.size for matrix in matrices if isinstance(matrix, IntegerMatrix))
+
+
+def weights_like(model: Network) -> torch.Tensor:
     """As many bytes as a READ and a WRITE multiply with, in the same kind of memory."""
-    numbers = torch.ones(sum(weight_bytes(model)) // 4, device=model.device)
+    numbers = torch.ones(sum(weight_bytes(model)) // 4, device=str(model.device))
     if native_model(model) is not None:
         numbers = torch.from_numpy(weight_memory(numbers.nbytes).view(np.float32))
         numbers.fill_(1)
@@ -339,7 +353,7 @@ def weights_like(model: Transformer) -> torch.Tensor:
 
 
 def lower_bound(
-    model: Transformer, costs: dict[str, dict[int, float]], readings: list[float]
+    model: Network, costs: dict[str, dict[int, float]], readings: list[float]
 ) -> dict[str, float]:
     """What reading the weights takes, and how many times as long a READ and a WRITE take."""
     read, write = weight_bytes(model)

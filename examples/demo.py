@@ -28,7 +28,7 @@ def title(text: str) -> None:
 
 
 def waitinfo(*arguments: str) -> None:
-    """Show a command, and run it here: every further process would load torch again."""
+    """Show a command, and run it here: every further process would have to start again."""
     print("\n$ waitinfo", *(f'"{a}"' if " " in a else a for a in arguments), flush=True)
     try:
         command_line(list(arguments))

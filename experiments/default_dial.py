@@ -4,7 +4,7 @@ For each dial value: how many of the everyday sentences are right, as written an
 lag that it has on the development set (the model's calibration). Listeners are taken to accept a
 lag of `--accept` words; interpreters are two to three seconds behind, which is six words of a
 calm speaker. The choice is the smallest dial from which no larger one, within that lag, is better
-by more than a point in the mean of both directions. Writes a table and a picture of it.
+by more than a point in the mean of both directions. Writes a page with the figures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from experiments.everyday import judged
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.everyday import read_set, summary
-from waitinfo.evaluation.plot import STYLE, curve_style, pyplot, save_figure
 from waitinfo.trained.calibration import interpolate, read_calibration
 from waitinfo.trained.folder import bundled_models
 from waitinfo.trained.saving import load_model
@@ -68,7 +67,7 @@ def choose(models: dict[str, list[Found]], accepted: float) -> float:
     return next(k for k, right in rows if right >= best - ENOUGH)
 
 
-def page(models: dict[str, list[Found]], accepted: float, chosen: float, picture: str) -> str:
+def page(models: dict[str, list[Found]], accepted: float, chosen: float) -> str:
     lines = [
         "# The default dial",
         "",
@@ -76,40 +75,12 @@ def page(models: dict[str, list[Found]], accepted: float, chosen: float, picture
         f"`python -m experiments.default_dial --accept {accepted:g}`. Within a lag of {accepted:g} "
         f"words, no larger dial than",
         f"**{chosen:g}** is better by more than {ENOUGH:g} point.",
-        "",
-        f"![Everyday sentences that are right, by lag]({picture})",
     ]
     for name, points in models.items():
         lines += ["", f"## {name}", "", "| dial | lag, words | right, % | as spoken, % |"]
         lines += ["|---|---|---|---|"]
         lines += [f"| {p.k:g} | {p.lag:.2f} | {p.written:.1f} | {p.spoken:.1f} |" for p in points]
     return "\n".join(lines) + "\n"
-
-
-def draw(models: dict[str, list[Found]], accepted: float, chosen: float, out: Path) -> None:
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
-        for number, (name, points) in enumerate(models.items()):
-            lags = [point.lag for point in points]
-            for kind, line in (("written", "-"), ("spoken", ":")):
-                style = curve_style(number) | {"linestyle": line}
-                ys = [getattr(point, kind) for point in points]
-                axes.plot(lags, ys, label=f"{name}, as {kind}", **style)
-            for point in points:
-                mark = {"fontweight": "bold", "fontsize": 10} if point.k == chosen else {}
-                axes.annotate(
-                    f"{point.k:g}", (point.lag, point.written), xytext=(0, 5), ha="center",
-                    textcoords="offset points", **{"fontsize": 7, **mark},
-                )  # fmt: skip
-        axes.axvline(accepted, color="0.4", linewidth=0.8)
-        axes.set_xlabel("lag on newstest2013 (LAAL, words)")
-        axes.set_ylabel("everyday sentences right (%)")
-        axes.set_title("The dial K: everyday sentences and lag", fontsize=10)
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none")
-        save_figure(figure, out)
-        plt.close(figure)
 
 
 def main() -> None:
@@ -119,9 +90,7 @@ def main() -> None:
     given = parser.parse_args()
     models = {name: measure(model.folder) for name, model in bundled_models().items()}
     chosen = choose(models, given.accept)
-    picture = given.out.with_suffix(".svg")
-    draw(models, given.accept, chosen, picture)
-    given.out.write_text(page(models, given.accept, chosen, picture.name), "utf-8")
+    given.out.write_text(page(models, given.accept, chosen), "utf-8")
     print(f"{chosen:g}; written: {given.out}")
 
 

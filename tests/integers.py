@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from waitinfo.model import Transformer, native
-from waitinfo.model.integers.conversion import IntegerTransformer, integer_model
-from waitinfo.model.integers.packing import measure_inputs, quantize
+from waitinfo.model import native
+from waitinfo.model.integers.measuring import with_integers as integers
 
 FOUND = sorted(Path(native.__file__).parent.glob("_kernels*.so"))
 NEEDS_KERNELS = pytest.mark.skipif(not FOUND, reason="the kernels were not built: no C compiler")
 
-
-def integers(model: Transformer, prepared: bool = False) -> IntegerTransformer:
-    weights = {name: tensor.float() for name, tensor in model.weights().items()}
-    inputs = measure_inputs(model) if prepared else {}
-    return integer_model(model.config, {**quantize(weights), **inputs})
+__all__ = ["FOUND", "NEEDS_KERNELS", "integers"]

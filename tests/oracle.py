@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from waitinfo.model import Transformer
-from waitinfo.model.attention import CrossAttention
 from waitinfo.model.batch import Batch
 from waitinfo.model.views import Decoded, Memory, SourceView
 from waitinfo.systems import PolicyState, Step, System
@@ -326,8 +325,13 @@ def _uncached_step(
                 for row in shorter
             ]
         )  # fmt: skip
-    head, states = model.write_head, decoded.states[:, -1]
-    write = None if head is None else states.to(head.weight) @ head.weight[0] + head.bias
+    states = decoded.states[:, -1]
+    if not isinstance(model, Transformer):  # with integers: its head has the test of its own
+        write = model.write_logits(states)
+    elif (head := model.write_head) is not None:
+        write = states.to(head.weight) @ head.weight[0] + head.bias
+    else:
+        write = None
     return Step(logits.argmax(-1), decoded.extras, write, asked)
 
 
@@ -338,7 +342,11 @@ def _logits(model: Transformer, decoded: Decoded) -> Tensor:
 
 
 def _uncached_states(
-    model: Transformer, system: System, rows: list[Unfinished], sees: list[list[int] | None]
+    model: Transformer,
+    system: System,
+    rows: list[Unfinished],
+    sees: list[list[int] | None],
+    **options: bool,
 ) -> Decoded:
     everything_read = [max([row.read, *row.path]) for row in rows]
     source = model.embed_source(
@@ -355,11 +363,13 @@ def _uncached_states(
     if sees[0] is not None:
         by_heads = torch.tensor([[*row.seen, now] for row, now in zip(rows, sees, strict=True)])
         visible, everything = by_heads.transpose(1, 2), visible  # [B, H, T], [B, T]
-    return model.decode(target, encoded, visible, dial, everything, streaming=True)
+    return model.decode(target, encoded, visible, dial, everything, streaming=True, **options)
 
 
 def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tensor:
     """What the next token weighs the source read with, by layer and head: [L, H, S]."""
+    if not isinstance(model, Transformer):  # with integers, it rounds its weights
+        return _uncached_states(model, system, [row], [None], weigh=True).attention()[0]
     inputs: list[tuple[Tensor, Memory, SourceView]] = []
     hooks = [
         layer.cross.register_forward_pre_hook(lambda _, given: inputs.append(given))
@@ -373,11 +383,7 @@ def literal_weights(model: Transformer, system: System, row: Unfinished) -> Tens
     source = model.embed_source(torch.tensor([row.source[: row.read]])).info
     target = model.embed_target(torch.tensor([[BOS, *row.written]])).info
     layers = []
-    for layer, (x, memory, view) in zip(model.decoder_layers, inputs, strict=True):
-        if type(layer.cross) is not CrossAttention:  # with integers, it rounds its weights
-            report = layer.cross(x, memory, replace(view, weigh=True))[1]
-            layers.append(report.weights[0, :, -1])
-            continue
+    for layer, (x, memory, _) in zip(model.decoder_layers, inputs, strict=True):
         heads, width = memory.keys.shape[1], memory.keys.shape[3]
         queries = layer.cross.queries(x)[0, -1].view(heads, width)
         weights = []

@@ -217,7 +217,9 @@ server.SEND_BUFFER, server.UNREAD_MILLISECONDS = {BUFFER}, {PATIENCE}
 metrics = Metrics()
 models = load_models([], metrics, streams=6, device="cpu")
 settings = Settings(stall={STALL}, retry=0.05, start=600)
-server.run(Hub(models, settings, metrics=metrics), "127.0.0.1", 0)
+server.tune()
+listening = server.bound(server.bind("127.0.0.1", 0).detach())
+server.Server(Hub(models, settings, metrics=metrics), "127.0.0.1", 0).run(sockets=[listening])
 """
 
 

@@ -177,7 +177,7 @@ def test_the_default_dial_is_the_smallest_that_larger_ones_hardly_improve_on() -
     assert default_dial.choose(models, accepted=6.0) == 3
     with pytest.raises(WaitinfoError, match="every dial has a larger lag"):
         default_dial.choose(models, accepted=2.0)
-    page = default_dial.page(models, 6.0, 3.0, "dial.svg")
+    page = default_dial.page(models, 6.0, 3.0)
     assert "| 3 | 4.00 | 71.0 | 69.0 |" in page and "**3**" in page
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.evaluations import point
+from tests.torchless import run_without
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "waitinfo"
 FILES = {
@@ -29,7 +28,8 @@ MAY_IMPORT = {
     "model": {"text"},
     "systems": {"model", "text"},
     "trained": {"model", "systems", "text"},
-    "streaming": {"model", "systems", "text", "trained"},
+    "importing": {"model", "systems", "text", "trained"},
+    "streaming": {"importing", "model", "systems", "text", "trained"},
     "translation": {"model", "streaming", "systems", "text", "trained"},
     "distillation": {"model", "streaming", "systems", "text", "trained", "translation"},
     "evaluation": {
@@ -41,13 +41,22 @@ MAY_IMPORT = {
         "trained",
         "translation",
     },
-    "training": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
+    "training": {
+        "evaluation",
+        "importing",
+        "model",
+        "streaming",
+        "systems",
+        "text",
+        "trained",
+        "translation",
+    },
     "analysis": {"evaluation", "model", "streaming", "systems", "text", "trained", "translation"},
     "listening": {"model", "streaming", "systems", "text", "trained"},
-    "serving": {"listening", "model", "streaming", "systems", "text", "trained"},
+    "serving": {"importing", "listening", "model", "streaming", "systems", "text", "trained"},
     "client": {"streaming", "text"},
 }
-TOP = {"config", "errors", "lazy", "progress", "storage"}
+TOP = {"config", "errors", "lazy", "progress", "storage", "threads"}
 CORE = {"numpy", "safetensors", "sentencepiece", "torch"}
 # Parts outside the core, each with an extra of its own.
 PACKAGES = {
@@ -57,6 +66,7 @@ PACKAGES = {
 # Further imports of a part, only inside functions: extras or large packages.
 EXTRAS = {
     "text": {"zstandard"},
+    "importing": {"huggingface_hub"},
     "evaluation": {"comet", "matplotlib", "sacrebleu"},
     "training": set(),
     "analysis": {"spacy", "stanza"},
@@ -161,7 +171,12 @@ def test_nothing_is_imported_in_a_circle() -> None:
     [m for m in FILES if part(m) == "text"]
     + ["waitinfo", "waitinfo.systems", "waitinfo.model", "waitinfo.training", "waitinfo.streaming"]
     + ["waitinfo.trained.folder", "waitinfo.model.config", "waitinfo.training.display"]
-    + ["waitinfo.cli.verbs", "waitinfo.cli.tables", "waitinfo.evaluation.curves"]
+    + [
+        "waitinfo.importing.sources",
+        "waitinfo.cli.verbs",
+        "waitinfo.cli.tables",
+        "waitinfo.evaluation.curves",
+    ]
     + [m for m in FILES if part(m) == "client"]
     + ["waitinfo.listening.worker", "waitinfo.listening.captions", "waitinfo.cli.listen"]
     + [m for m in FILES if part(m) == "systems" and "systems.networks" not in m],
@@ -170,24 +185,8 @@ def test_imports_no_torch(module: str) -> None:
     assert "torch" not in everything(module)
 
 
-# In this process, importing torch fails.
-WITHOUT_TORCH = """
-    import sys
-
-    class Refuse:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in ("torch", "safetensors"):
-                raise AssertionError(f"{name} was imported")
-
-    sys.meta_path.insert(0, Refuse())
-"""
-
-
 def without_torch(code: str, *arguments: str) -> str:
-    script = textwrap.dedent(WITHOUT_TORCH) + textwrap.dedent(code)
-    found = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
-    )
+    found = run_without(("torch", "safetensors"), code, *arguments)
     assert found.returncode == 0, found.stderr
     return found.stdout
 

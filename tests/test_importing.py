@@ -8,6 +8,7 @@ import os
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,15 @@ from tests.published import bergamot_lines, firefox_model
 from tests.streams import toy_tokenizer
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing import build, import_model, read_published
 from waitinfo.importing import ctranslate2 as reader
+from waitinfo.importing.models import build, import_model, read_published
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.model import Transformer
 from waitinfo.model.attention import RecurrentUnit
 from waitinfo.model.cache import CacheRows, StateCache
+from waitinfo.model.integers.cache import ArrayStateCache
+from waitinfo.model.integers.exact import ExactRecurrentUnit
+from waitinfo.model.integers.tensors import as_arrays, as_tensors, in_torch
 from waitinfo.model.views import CachePosition, SelfView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import build_system
@@ -66,15 +70,25 @@ def by_formula(unit: RecurrentUnit, rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def test_recurrent_unit_equals_its_formula_whole_and_in_pieces() -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_recurrent_unit_equals_its_formula_whole_and_in_pieces(exact: bool) -> None:
+    """In torch, and as models with integers compute it, in NumPy."""
     torch.manual_seed(1)
     unit = RecurrentUnit(6).double().requires_grad_(False)
     torch.nn.init.normal_(unit.project.bias)
     x = torch.randn(3, 9, 6, dtype=torch.float64)
     expected = np.stack([by_formula(unit, rows.numpy()) for rows in x])
-    assert unit(x, SelfView(None)).numpy() == pytest.approx(expected)
-    cache = StateCache(5, 6, x)
-    cache.states.fill_(7)  # of the last source in this slot
+    near = {"abs": 1e-6} if exact else {}
+    call, cache = unit, StateCache(5, 6, x)
+    if exact:
+        cache = ArrayStateCache(5, 6)
+        inner = ExactRecurrentUnit(lambda rows: unit.project(torch.from_numpy(rows)).numpy())
+
+        def call(*given: Any) -> torch.Tensor:
+            return as_tensors(inner(*map(as_arrays, given)))
+
+    assert call(x, SelfView(None)).numpy() == pytest.approx(expected, **near)
+    cache.states[:] = 7  # of the last source in this slot
     rows = CacheRows.of([1, 4, 2], x.device)
     starts, pieces, unused = [0, 0, 0], [(1, 3, 2), (4, 1, 1), (1, 1, 1), (3, 4, 5)], 99
     for piece in pieces:
@@ -85,9 +99,10 @@ def test_recurrent_unit_equals_its_formula_whole_and_in_pieces() -> None:
             at[row, :count] = torch.arange(start, start + count)
             inputs[row, :count] = x[row, start : start + count]
         for _ in range(2 if width == 1 else 1):  # a step that was refused is computed again
-            found = unit(inputs, SelfView(None, CachePosition(rows, at, 0)), cache)
+            found = call(inputs, SelfView(None, CachePosition(rows, at, 0)), cache)
         for row, (start, count) in enumerate(zip(starts, piece, strict=True)):
-            assert found[row, :count].numpy() == pytest.approx(expected[row, start : start + count])
+            right = pytest.approx(expected[row, start : start + count], **near)
+            assert found[row, :count].numpy() == right
         starts = [start + count for start, count in zip(starts, piece, strict=True)]
 
 
@@ -114,7 +129,7 @@ def test_integers_write_about_what_floats_do(kind: str) -> None:
     targets = torch.tensor([[BOS, 5, 9, 11, 30]] * len(sources))
     lengths = torch.full((len(sources),), tokens.shape[1])
     logits = []
-    for network in (model, integers(model)):
+    for network in (model, in_torch(integers(model))):
         encoded = network.encode(network.embed_source(tokens), lengths)
         seen = lengths[:, None].expand(targets.shape)
         states = network.decode(network.embed_target(targets), encoded, seen).states
@@ -371,7 +386,7 @@ def test_refusals_name_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(WaitinfoError, match="not a binary file of Marian"):
         read_published(folder)
     for arguments, message in (
-        (["--import", "nowhere", "--out", str(tmp_path / "o")], "no such file"),
+        (["--import", "nowhere", "--out", str(tmp_path / "o")], "no such"),
         (["--import", str(folder)], "give --out"),
         (["--import", str(folder), "--out", str(folder)], "exists already"),
         (["--import", str(folder), "--pack", "x", "--out", "y"], "give one of them"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,8 @@ from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.integers.packing import CENTER, REPEATED, dequantize, quantize
-from waitinfo.model.tensors import load_stored, save_weights
+from waitinfo.model.stored import load_stored
+from waitinfo.model.tensors import read_tensors, save_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
 from waitinfo.text.languages import Languages
@@ -84,10 +86,21 @@ def test_weights_in_parts_come_back_whole(tmp_path: Path) -> None:
     assert len(files) > 3 and all(path.stat().st_size < 1000 for path in files)
     loaded = load_stored(tmp_path)
     assert loaded.keys() == weights.keys()
-    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+    assert all(np.array_equal(loaded[name], weights[name].numpy()) for name in weights)
     files[1].unlink()
     with pytest.raises(WaitinfoError, match="found only . of . weight files"):
         load_stored(tmp_path)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+def test_arrays_are_what_torch_would_read(folder: Path, tmp_path: Path, stored: str) -> None:
+    """NumPy has no bfloat16."""
+    loaded = load_model(folder, "cpu")
+    save_model(tmp_path / "m", loaded.model, loaded.model.weights(), loaded.system,
+               loaded.vocabulary, stored)  # fmt: skip
+    arrays = load_stored(tmp_path / "m")
+    for name, tensor in read_tensors(tmp_path / "m" / "model.safetensors").items():
+        assert np.array_equal(arrays[name].astype(np.float32), tensor.float().numpy())
 
 
 @pytest.mark.parametrize("part_bytes", [None, 900])
@@ -100,7 +113,7 @@ def test_int8_folders_load(folder: Path, tmp_path: Path, part_bytes: int | None)
     assert back.keys() == weights.keys()
     for name, tensor in weights.items():
         step = tensor.abs().max() / 127
-        assert (back[name].float() - tensor).abs().max() <= step
+        assert np.abs(back[name] - tensor.numpy()).max() <= step
     assert load_model(tmp_path / "q").model.parameter_count() == loaded.model.parameter_count()
     if part_bytes is None:
         sizes = [sum(f.stat().st_size for f in d.glob("*.safetensors"))
@@ -142,6 +155,10 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 def pack(folder: Path, to: Path) -> Path:
     with pytest.raises(SystemExit) as stop:
         main(["models", "--pack", str(folder), "--out", str(to)])
@@ -153,23 +170,21 @@ def test_packed_folders(folder: Path, tmp_path: Path) -> None:
     """Floats ignore preparations; integers use them, and do without where there are none."""
     packed = pack(folder, tmp_path / "p")
     stored = load_stored(packed)
-    plain = {
-        name: tensor for name, tensor in stored.items() if not name.endswith((CENTER, REPEATED))
-    }
+    plain = {name: array for name, array in stored.items() if not name.endswith((CENTER, REPEATED))}
     assert len(plain) < len(stored)
     weights = load_model(folder, "cpu").model.weights()
-    without = quantize({name: tensor.float() for name, tensor in weights.items()})
+    without = quantize({name: tensor.float().numpy() for name, tensor in weights.items()})
     assert plain.keys() == without.keys()
-    assert all(torch.equal(plain[name], without[name]) for name in plain)
+    assert all(np.array_equal(plain[name], without[name]) for name in plain)
     assert dequantize(load_stored(packed)).keys() == weights.keys()
-    save_weights(pack(folder, tmp_path / "q"), plain)
+    save_weights(pack(folder, tmp_path / "q"), tensors(plain))
     for dtype in ("float32", "bfloat16"):
         one, other = (load_model(tmp_path / name, "cpu", dtype).model for name in "pq")
         for a, b in zip(one.weights().values(), other.weights().values(), strict=True):
             assert torch.equal(a, b)
     one, other = (load_model(tmp_path / name, "cpu", "int8").model for name in "pq")
-    linears = [m.encoder_layers[0].attention.project for m in (one, other)]
-    assert linears[0].rounding is not None and linears[1].rounding is None
+    how = [m.parts.encoder[0].attention.project.rounding.prepared for m in (one, other)]
+    assert how[0] is not None and how[1] is None
     assert one.parameter_count() == other.parameter_count()
 
 
@@ -182,6 +197,7 @@ def test_damaged_preparations_are_refused(
 ) -> None:  # fmt: skip
     packed = pack(folder, tmp_path / "p")
     stored = load_stored(packed)
+    stored = tensors(stored)
     save_weights(packed, {**stored, f"encoder_layers.0.attention.project.weight{suffix}": wrong})
     with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
         load_model(packed, "cpu", "int8")

@@ -1,4 +1,4 @@
-"""Compiled kernels against torch and NumPy: the same bits, on every kind of CPU."""
+"""Compiled kernels against NumPy: the same bits, on every kind of CPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from tests.integers import FOUND, NEEDS_KERNELS, integers
-from waitinfo.model import ModelConfig, Transformer
-from waitinfo.model.integers import conversion
+from waitinfo.model import IntegerModel, ModelConfig, Transformer
 from waitinfo.model.integers import matrix as products
+from waitinfo.model.integers import model as networks
+from waitinfo.model.integers.info import consistency
 from waitinfo.model.native import KINDS, SWITCH, NativeMatrix, find_kernels, library
 from waitinfo.model.native.library import Library, divide, run
 from waitinfo.model.native.weights import CHUNK, weight_memory
@@ -42,40 +43,45 @@ def code(request: pytest.FixtureRequest) -> Library:
 )
 def test_products(code: Library, outputs: int, inputs: int, rows: int) -> None:
     """Against int64, with sizes that fill no block and no vector."""
-    torch.manual_seed(outputs)
-    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
-    factor, bias = torch.rand(outputs), torch.randn(outputs)
-    x = torch.randn(rows, inputs)
+    draw = np.random.default_rng(outputs)
+    weight = draw.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+    factor = draw.random(outputs).astype(np.float32)
+    bias, x = normal(draw, outputs), normal(draw, rows, inputs)
     x[0] = 0
-    largest = x.abs().amax(1, True).clamp_min(1e-30)
-    whole = (x * (127 / largest)).round()
-    sums = (whole.long() @ weight.long().t()).float()
-    assert torch.equal(NativeMatrix(code, weight, factor, None)(whole, whole=True), sums * factor)
-    turned = weight.t().contiguous().t()  # the same numbers in another order in memory
+    largest = np.maximum(np.abs(x).max(1, keepdims=True), np.float32(1e-30))
+    whole = (x * (np.float32(127) / largest)).round()
+    sums = (whole.astype(int) @ weight.astype(int).T).astype(np.float32)
+    found = NativeMatrix(code, weight, factor, None)(whole, whole=True)
+    assert np.array_equal(found, sums * factor)
+    turned = np.asfortranarray(weight)  # the same numbers in another order in memory
     for matrix in (weight, turned):
         found = NativeMatrix(code, matrix, factor, bias)(x)
-        assert torch.equal(found, sums * factor * largest + bias)
+        assert np.array_equal(found, sums * factor * largest + bias)
+
+
+def normal(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    return draw.standard_normal(shape).astype(np.float32)
 
 
 def test_the_largest_sums(code: Library) -> None:
-    weight = torch.full((64, 2048), -127, dtype=torch.int8)
+    weight = np.full((64, 2048), -127, np.int8)
     weight[1] = 127
-    x = torch.full((3, 2048), 127.0)
-    found = NativeMatrix(code, weight, torch.ones(64), None)(x, whole=True)
+    x = np.full((3, 2048), 127, np.float32)
+    found = NativeMatrix(code, weight, np.ones(64, np.float32), None)(x, whole=True)
     assert found[0, 0] == -2048 * 127 * 127 and found[2, 1] == 2048 * 127 * 127
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
 def test_the_best_output(code: Library, count: int) -> None:
-    torch.manual_seed(count)
-    weight = torch.randint(-127, 128, (count, 32), dtype=torch.int8)
-    matrix = NativeMatrix(code, weight, torch.rand(count), None)
-    x = torch.randn(9, 32)
-    scores = matrix(x).numpy()
+    draw = np.random.default_rng(count)
+    weight = draw.integers(-127, 128, (count, 32)).astype(np.int8)
+    matrix = NativeMatrix(code, weight, draw.random(count).astype(np.float32), None)
+    x = normal(draw, 9, 32)
+    scores = matrix(x)
     never = np.array([count // 2], np.int32)
     if count > 1:
         scores[:, never] = -np.inf
-    best, value, everything = matrix.best(x.numpy(), never if count > 1 else never[:0], True)
+    best, value, everything = matrix.best(x, never if count > 1 else never[:0], True)
     assert (best == scores.argmax(1)).all()
     assert (value == scores.max(1)).all()
     assert everything is not None and (everything == scores).all()
@@ -94,8 +100,8 @@ CONFIGS = [
 @pytest.fixture
 def both(
     code: Library, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Transformer, Transformer]]:
-    """A model in compiled code, and the same one computed by torch."""
+) -> Iterator[tuple[IntegerModel, IntegerModel]]:
+    """A model in compiled code, and the same one computed by NumPy."""
     torch.manual_seed(3)
     shape = {"width": 64, "ffn": 96, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
     changes = dict(request.param)
@@ -109,7 +115,7 @@ def both(
         made.state_dict()[damaged].fill_(torch.nan)
     found = []
     for kernels in (code, None):
-        for module in (products, conversion):
+        for module in (products, networks):
             monkeypatch.setattr(module, "find_kernels", lambda kernels=kernels: kernels)
         found.append(integers(made, prepared))
     assert found[0].native is not None and found[1].native is None
@@ -117,18 +123,16 @@ def both(
 
 
 @pytest.mark.parametrize("both", CONFIGS, indirect=True, ids=str)
-@torch.inference_mode()
-def test_passes_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+def test_passes_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) -> None:
     """Sources of two rows in pieces, then targets token by token: every state, bit for bit."""
     model, plain = both
     kernels, config = model.native, model.config
     assert kernels is not None
-    torch.manual_seed(1)
-    sources, targets = torch.randint(4, 90, (2, 21)), torch.randint(4, 90, (2, 19))
+    draw = np.random.default_rng(1)
+    sources, targets = draw.integers(4, 90, (2, 21)), draw.integers(4, 90, (2, 19))
     targets[:, 0] = BOS
-    lengths = torch.tensor([21, 21])
-    visible = torch.arange(3, 22).repeat(2, 1)
-    encoded = plain.encode(plain.embed_source(sources), lengths)
+    visible = np.tile(np.arange(3, 22), (2, 1))
+    encoded = plain.encode(plain.embed_source(sources), np.array([21, 21]))
     embedded = plain.embed_target(targets)
     right = plain.decode(embedded, encoded, visible)
 
@@ -139,48 +143,48 @@ def test_passes_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> N
         at = np.tile(np.arange(start, end, dtype=np.int32), 2)
         info = None
         if config.info_self_attention and source.info is not None:
-            info = source.info[:, start:end].flatten().contiguous().numpy()
-        x = source.x[:, start:end].flatten(0, 1).contiguous().numpy()
+            info = source.info[:, start:end].ravel()
+        x = source.x[:, start:end].reshape(len(at), -1).copy()
         kernels.encode(x, np.repeat(rows, end - start), at, info, caches, memories)
     target = model.embed_target(targets)
-    assert torch.equal(target.x, embedded.x)
+    assert np.array_equal(target.x, embedded.x)
     for i in range(19):
-        seen = visible[:, i].numpy().astype(np.int32)
+        seen = visible[:, i].astype(np.int32)
         info = bias = None
         if target.info is not None:
             if config.info_self_attention:
-                info = target.info[:, i].contiguous().numpy()
+                info = target.info[:, i].copy()
             if config.info_cross_attention:
-                bias = source_bias(source.info, target.info[:, i : i + 1])
-        x = target.x[:, i].contiguous().numpy()
+                bias = consistency(source.info, target.info[:, i : i + 1])
+                bias = bias.reshape(source.info.shape)
+        x = target.x[:, i].copy()
         at = np.full(2, i, np.int32)
         kernels.decode(x, rows, at, seen, info, bias, written, memories)
-        assert torch.equal(torch.from_numpy(x), right.states[:, i])
-    logits = plain.logits(right.states[:, -1]).numpy()
+        assert np.array_equal(x, right.states[:, i])
+    logits = plain.logits(right.states[:, -1])
     assert (kernels.best(x, True)[2][:, 4:] == logits[:, 4:]).all()
 
 
 @pytest.mark.parametrize("both", CONFIGS, indirect=True, ids=str)
-@torch.inference_mode()
-def test_embeddings_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+def test_embeddings_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) -> None:
     """Every token at many positions, in one pass and alone."""
     model, plain = both
     assert model.native_source is not None and model.native_target is not None
     table = model.position_table(60)
-    tokens, at = torch.arange(90).repeat(5, 1), torch.randint(0, 60, (5, 90))
+    tokens, at = np.tile(np.arange(90), (5, 1)), np.random.default_rng(0).integers(0, 60, (5, 90))
     for name in ("embed_source", "embed_target"):
         ours, theirs = (getattr(m, name)(tokens, at, table) for m in (model, plain))
         alone = getattr(model, name)(tokens[3:, 7:8], at[3:, 7:8], table)
-        assert torch.equal(ours.x, theirs.x) and torch.equal(alone.x, ours.x[3:, 7:8])
+        assert np.array_equal(ours.x, theirs.x) and np.array_equal(alone.x, ours.x[3:, 7:8])
         assert (ours.info is None) is (model.config.info == "none") is (theirs.info is None)
         if ours.info is not None:
-            assert torch.equal(ours.info, theirs.info)
-            assert torch.equal(alone.info, ours.info[3:, 7:8])
+            assert np.array_equal(ours.info, theirs.info)
+            assert np.array_equal(alone.info, ours.info[3:, 7:8])
             assert (ours.info[:, BOS] == 1).all()
 
 
 def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(library, "thread_count", lambda: 3)
     assert divide(7) == [slice(0, 7)]
     assert divide(9) == [slice(0, 3), slice(3, 6), slice(6, 9)]
     rows = np.array([5, 5, 5, 5, 5, 2, 2, 2, 7, 7], np.int32)  # a row is one thread's
@@ -197,7 +201,7 @@ def test_rows_are_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_threads_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads of its parent are not there."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(library, "thread_count", lambda: 2)
     done: list[slice] = []
     run(divide(10), done.append)
     child = os.fork()
@@ -208,14 +212,8 @@ def test_threads_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
-def source_bias(source: torch.Tensor, target: torch.Tensor) -> np.ndarray:
-    from waitinfo.model.info import consistency
-
-    return consistency(source, target, exact=True).reshape(source.shape).contiguous().numpy()
-
-
 @pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
-def test_what_is_not_a_number_stays_in_its_row(both: tuple[Transformer, Transformer]) -> None:
+def test_what_is_not_a_number_stays_in_its_row(both: tuple[IntegerModel, IntegerModel]) -> None:
     kernels = both[0].native
     assert kernels is not None
     x = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
@@ -239,8 +237,8 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("both", DAMAGED, indirect=True, ids=str)
-def test_damaged_models_are_noticed(both: tuple[Transformer, Transformer]) -> None:
-    """Neither attention nor relu makes numbers of what is none, as in torch."""
+def test_damaged_models_are_noticed(both: tuple[IntegerModel, IntegerModel]) -> None:
+    """Neither attention nor relu makes numbers of what is none, as in NumPy."""
     for model in both:
         engine = Engine(model, build_system("wait-k"), slots=1, capacity=20)
         slot = engine.open(2.0)
@@ -251,7 +249,7 @@ def test_damaged_models_are_noticed(both: tuple[Transformer, Transformer]) -> No
 
 @pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
 def test_a_pass_that_finds_no_memory_keeps_what_it_has(
-    both: tuple[Transformer, Transformer], monkeypatch: pytest.MonkeyPatch
+    both: tuple[IntegerModel, IntegerModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(both[0], build_system("adaptive-wait-k"), slots=20, capacity=20)
     assert isinstance(engine.backend, NativeBackend)
@@ -279,7 +277,7 @@ def test_the_switch(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_code_of_other_sources_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a pull: one line says what to do, and torch computes."""
+    """As after a pull: one line says what to do, and NumPy computes."""
     folder = Path(library.__file__).parent
     for file in (FOUND[-1], *folder.glob("*.[ch]")):
         shutil.copy(file, tmp_path)
@@ -298,7 +296,7 @@ def best_kind() -> int:
 
 
 @pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
-def test_shifted_slots_equal_those_of_torch(both: tuple[Transformer, Transformer]) -> None:
+def test_shifted_slots_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) -> None:
     """Three slots that drop different amounts of what they have read and written."""
     records = []
     for model in both:
@@ -326,7 +324,7 @@ ROUNDS = [
 
 
 @pytest.mark.parametrize(("both", "name"), ROUNDS, indirect=["both"], ids=str)
-def test_rounds_equal_those_of_torch(both: tuple[Transformer, Transformer], name: str) -> None:
+def test_rounds_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel], name: str) -> None:
     """Many slots whose words come at different times, one of which has tokens to write first."""
     records = []
     for model in both:
@@ -349,14 +347,14 @@ def test_rounds_equal_those_of_torch(both: tuple[Transformer, Transformer], name
 
 
 @pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
-def test_the_bias_of_cross_attention(both: tuple[Transformer, Transformer]) -> None:
+def test_the_bias_of_cross_attention(both: tuple[IntegerModel, IntegerModel]) -> None:
     """Against the logarithm in float64, also of info at its limits and beyond."""
     model = both[0]
     engine = Engine(model, build_system("wait-info"), slots=1, capacity=2000)
     assert isinstance(engine.backend, NativeBackend) and engine.backend.next_info is not None
     draw = np.random.default_rng(0)
     theirs = np.concatenate([2 * draw.random(1990), [0, 1, 2, 2.5, -0.5, np.nan]])
-    engine.backend.info[0, : len(theirs)] = torch.from_numpy(theirs).float()
+    engine.backend.info[0, : len(theirs)] = theirs
     for info in (0.0, 0.3, 1.0, 2.0):
         engine.backend.next_info[0] = info
         engine.backend.writing(np.array([0]), np.array([len(theirs)]))

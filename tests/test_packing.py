@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,15 +13,13 @@ from tests.integers import FOUND, NEEDS_KERNELS
 from waitinfo.model import Transformer
 from waitinfo.model.integers import matrix as products
 from waitinfo.model.integers.matrix import IntegerLinear
+from waitinfo.model.integers.measuring import CENTER_STEP, REPEATS, measure_inputs
 from waitinfo.model.integers.packing import (
     CENTER,
-    CENTER_STEP,
     REPEATED,
-    REPEATS,
     Preparation,
     Rounding,
     dequantize,
-    measure_inputs,
     quantize,
 )
 from waitinfo.model.native import KINDS, NativeMatrix
@@ -28,21 +27,21 @@ from waitinfo.model.native.library import Library
 
 
 def test_rounding_error_is_at_most_half_a_step() -> None:
-    torch.manual_seed(0)
-    weights = {"m": torch.randn(5, 40) * torch.tensor([[1e-4], [1], [1e3], [0], [1e-30]]),
-               "b": torch.randn(7)}  # fmt: skip
+    draw = np.random.default_rng(0)
+    matrix = draw.standard_normal((5, 40)) * np.array([[1e-4], [1], [1e3], [0], [1e-30]])
+    weights = {"m": matrix.astype(np.float32), "b": np.arange(7, dtype=np.float32)}
     stored = quantize(weights)
-    assert stored["m"].dtype == torch.int8 and torch.equal(stored["b"], weights["b"])
+    assert stored["m"].dtype == np.int8 and stored["b"] is weights["b"]
     back = dequantize(stored)
     assert back.keys() == weights.keys()
-    step = weights["m"].abs().amax(1, keepdim=True) / 127
-    assert ((back["m"] - weights["m"]).abs() <= step / 2 * 1.001 + 1e-37).all()
+    step = np.abs(weights["m"]).max(1, keepdims=True) / 127
+    assert (np.abs(back["m"] - weights["m"]) <= step / 2 * 1.001 + 1e-37).all()
     # By hand: the largest value is 127 steps, a third of it is 42.
-    assert quantize({"m": torch.tensor([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
+    assert quantize({"m": np.array([[3.0, -1.0]])})["m"].tolist() == [[127, -42]]
 
 
 def prepared(center: list[float], repeated: list[int]) -> Preparation:
-    return Preparation(torch.tensor(center), torch.tensor(repeated, dtype=torch.int32))
+    return Preparation(np.array(center, np.float32), np.array(repeated, np.int32))
 
 
 def test_by_hand() -> None:
@@ -50,7 +49,8 @@ def test_by_hand() -> None:
     how = prepared([1.0, 1.0, 1.0], [1, 1])
     assert how.share.tolist() == pytest.approx([1, 1 / 3, 1])
     assert how.before.tolist() == [127, 254]
-    whole, largest = Rounding(how)(torch.tensor([[5.0, 11.0, 1.0], [1.0, -11.0, 0.0]]), 1e-30)
+    rows = np.array([[5.0, 11.0, 1.0], [1.0, -11.0, 0.0]], np.float32)
+    whole, largest = Rounding(127, how)(rows, 1e-30)
     # 10 is 317.5 steps of 4 / 127, to even 318 = 127 + 127 + 64; -12 is all that three bytes hold.
     assert whole.tolist() == [[127, 127, 0, 127, 64], [0, -127, -32, -127, -127]]
     assert largest.flatten().tolist() == [4, 4]
@@ -65,28 +65,33 @@ rows_of_inputs = st.tuples(
 def test_a_product_is_near_that_of_float64(sizes: tuple[int, int, int, int]) -> None:
     """Off by at most half a step in every input, also where few inputs are by far the largest."""
     outputs, inputs, repeats, seed = sizes
-    torch.manual_seed(seed)
-    how = draw(inputs, repeats)
-    stored = quantize({"w": torch.randn(outputs, inputs)})
-    weight, scale, bias = stored["w"], stored["w:scale"], torch.randn(outputs)
-    x = how.center + torch.randn(5, inputs) / how.share
+    draw = np.random.default_rng(seed)
+    how = drawn(draw, inputs, repeats)
+    stored = quantize({"w": normal(draw, outputs, inputs)})
+    weight, scale, bias = stored["w"], stored["w:scale"], normal(draw, outputs)
+    x = how.center + normal(draw, 5, inputs) / how.share
     found = IntegerLinear(weight, scale, bias, prepared=how)(x)
-    matrix = weight.double() * scale.double()[:, None]
-    right = x.double() @ matrix.t() + bias.double()
-    step = ((x - how.center) * how.share).abs().amax(1, True).double() / 127
-    allowed = step / 2 * matrix.abs().sum(1) + 1e-4 * (1 + right.abs())
-    assert ((found - right).abs() <= allowed).all()
+    matrix = weight.astype(float) * scale.astype(float)[:, None]
+    right = x.astype(float) @ matrix.T + bias
+    step = np.abs((x - how.center) * how.share).max(1, keepdims=True).astype(float) / 127
+    allowed = step / 2 * np.abs(matrix).sum(1) + 1e-4 * (1 + np.abs(right))
+    assert (np.abs(found - right) <= allowed).all()
 
 
-def draw(inputs: int, repeats: int) -> Preparation:
-    some = torch.randint(0, inputs, (min(repeats, inputs),), dtype=torch.int32)
-    return Preparation((torch.randn(inputs) * 3 / CENTER_STEP).round() * CENTER_STEP, some)
+def normal(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    return draw.standard_normal(shape).astype(np.float32)
+
+
+def drawn(draw: np.random.Generator, inputs: int, repeats: int) -> Preparation:
+    some = draw.integers(0, inputs, min(repeats, inputs)).astype(np.int32)
+    center = (normal(draw, inputs) * 3 / CENTER_STEP).round() * CENTER_STEP
+    return Preparation(center.astype(np.float32), some)
 
 
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs", "repeats"), [(5, 3, 2), (70, 18, 4), (130, 384, 9)])
-def test_kernels_give_the_bits_of_torch(
+def test_kernels_give_the_bits_of_numpy(
     kind: str, outputs: int, inputs: int, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
@@ -94,21 +99,22 @@ def test_kernels_give_the_bits_of_torch(
     except ValueError:
         pytest.skip(f"this CPU has no {kind}")
     monkeypatch.setattr(products, "find_kernels", lambda: None)
-    torch.manual_seed(inputs)
-    how = draw(inputs, repeats)
-    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
-    plain = IntegerLinear(weight, torch.rand(outputs), torch.randn(outputs), prepared=how)
-    x = how.center + torch.randn(200, inputs) / how.share * 10 ** torch.randn(200, 1)
-    x[0], x[1], x[2, 0] = how.center, 0, torch.nan
+    draw = np.random.default_rng(inputs)
+    how = drawn(draw, inputs, repeats)
+    weight = draw.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+    scale = draw.random(outputs).astype(np.float32)
+    plain = IntegerLinear(weight, scale, normal(draw, outputs), prepared=how)
+    x = how.center + normal(draw, 200, inputs) / how.share * 10 ** normal(draw, 200, 1)
+    x[0], x[1], x[2, 0] = how.center, 0, np.nan
     native = NativeMatrix(code, weight, plain.factor, plain.bias, False, how)
     found, right = native(x), plain(x)
     numbers = [0, 1, *range(3, 200)]
-    assert torch.equal(found[numbers], right[numbers])
-    assert found[2].isnan().all() and torch.equal(native(x[5:6])[0], found[5])
-    best, value, scores = native.best(x[3:].numpy(), torch.tensor([]).int().numpy(), True)
-    assert (scores == found[3:].numpy()).all()
-    assert (best == found[3:].argmax(1).numpy()).all()
-    assert (value == found[3:].amax(1).numpy()).all()
+    assert np.array_equal(found[numbers], right[numbers])
+    assert np.isnan(found[2]).all() and np.array_equal(native(x[5:6])[0], found[5])
+    best, value, scores = native.best(x[3:], np.array([], np.int32), True)
+    assert (scores == found[3:]).all()
+    assert (best == found[3:].argmax(1)).all()
+    assert (value == found[3:].max(1)).all()
 
 
 def test_measured_inputs() -> None:

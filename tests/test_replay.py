@@ -104,7 +104,7 @@ def test_other_streams_are_not_affected() -> None:
     assert record(slot.trace) == record(alone.trace)
 
 
-@pytest.mark.parametrize("path", [[(9, 10_000)], [(9, 0)] * 500, [(EOS, 1)], [(UNK, 3)]])
+@pytest.mark.parametrize("path", [[(9, 0)] * 500, [(EOS, 1)], [(UNK, 3)]])
 def test_impossible_paths_do_no_harm(path: list[tuple[int, int]]) -> None:
     server = translator()
     stream = server.stream(2, replay=Replay(path))
@@ -113,7 +113,9 @@ def test_impossible_paths_do_no_harm(path: list[tuple[int, int]]) -> None:
     assert server.open_streams == 0
 
 
-@pytest.mark.parametrize("path", [[(PAD, 1)], [(9, 1), (BOS, 1)], [(10**6, 1)], [(9, -1)]])
+@pytest.mark.parametrize(
+    "path", [[(PAD, 1)], [(9, 1), (BOS, 1)], [(10**6, 1)], [(9, -1)], [(9, 10**30)]]
+)
 def test_impossible_tokens_are_refused(path: list[tuple[int, int]]) -> None:
     server = translator()
     with pytest.raises(WaitinfoError, match="cannot have been written"):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-import torch
 from simuleval.agents import TextToTextAgent
 from simuleval.agents.actions import Action, ReadAction, WriteAction
 from simuleval.utils import entrypoint
@@ -70,7 +69,7 @@ class Agent(TextToTextAgent):
         )
 
     def to(self, device: str, *args: Any, **kwargs: Any) -> None:
-        if torch.device(device).type != self.translator.device.type:
+        if device.partition(":")[0] != self.translator.device.type:
             self._load(self.args, device)
 
     def reset(self) -> None:

@@ -326,3 +326,13 @@ async def operator(scene: Scene) -> None:
     scene.kill()
     await asyncio.sleep(scene.draw.random() * 5)
     scene.serve()
+
+
+async def engine_killer(scene: Scene) -> None:
+    """Kills the process of the engine, and starts another one."""
+    await asyncio.sleep(scene.draw.random() * scene.draw.choice([1, 10, 60]))
+    assert scene.apart is not None
+    scene.cuts = True  # for all who were connected
+    scene.apart.end()
+    await asyncio.sleep(scene.draw.random() * 5)
+    scene.apart.begin(scene.begin_engine())

@@ -16,12 +16,13 @@ from websockets.asyncio import client
 from tests.serving import toy_served
 from tests.simulation import actors
 from tests.simulation.actors import Speaker, Watcher
+from tests.simulation.apart import Apart
 from tests.simulation.engine import FakeEngine
 from tests.simulation.scripts import scripts
 from tests.simulation.world import HIGH, Broken, Transport, Worker, World
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import Models
+from waitinfo.serving.models import Models, Served
 from waitinfo.serving.room import WAITING
 from waitinfo.serving.server import Server
 from waitinfo.serving.settings import Settings
@@ -77,6 +78,7 @@ class Scene:
         self.errors = Errors()
         self.poisonings = self.asked = 0
         self.hubs: list[Hub] = []
+        self.engines: list[FakeEngine] = []
         draw = self.draw
         self.settings = Settings(
             idle=draw.choice([30.0, 900.0]), backlog=draw.choice([20, 20_000]), retry=actors.RETRY,
@@ -84,6 +86,7 @@ class Scene:
         )  # fmt: skip
         self.streams = draw.choice([1, 2, 6])
         self.kills = draw.random() < 0.5  # the operator's way to stop a server
+        self.apart: Apart | None = None  # the engine, if it has a process of its own
         self.hogged = draw.random() < 0.05  # all places are taken; nothing else happens
         self.cuts = draw.random() < 0.5 and not self.hogged
         self.stopped = draw.random() < 0.3 and not self.hogged
@@ -105,9 +108,7 @@ class Scene:
 
     @property
     def engine(self) -> FakeEngine:
-        found = self.hub.models.find().translator._scheduler.engine
-        assert isinstance(found, FakeEngine)
-        return found
+        return self.engines[-1]
 
     def run(self) -> None:
         loop, logger = self.world.loop, logging.getLogger("waitinfo")
@@ -128,7 +129,7 @@ class Scene:
     def forget(self) -> None:
         """Let everything go: the finalizers of what is left lead to the world, and it to them."""
         world = self.world
-        for engine in (hub.models.find().translator._scheduler.engine for hub in self.hubs):
+        for engine in self.engines:
             vars(engine).pop("world", None)
         for parts in (world.threads, world.links, world.checks, world.transport_checks):
             parts.clear()
@@ -138,18 +139,28 @@ class Scene:
     # The server
 
     def serve(self) -> None:
-        with faked():
-            served = toy_served(metrics(), streams=self.streams)
+        served = self.begin_engine()
+        if self.seed % 2:
+            self.apart = Apart(self.world, served, metrics())
+            served = self.apart.served
         hub = Hub(Models([served]), self.settings, metrics=metrics())
         self.hubs.append(hub)
         self.world.checks = [self.check]
-        self._parts = served.translator._scheduler, self.engine
-        self.engine.world = self.world
         server = uvicorn()
         server.config.app.state.hub = hub  # type: ignore[union-attr]
         self.world.accept = lambda: WebSocketProtocol(
             server.config, server.server_state, {}, self.world.loop
         )
+
+    def begin_engine(self) -> Served:
+        with faked():
+            served = toy_served(metrics(), streams=self.streams)
+        scheduler = served.translator._scheduler
+        assert isinstance(scheduler.engine, FakeEngine)
+        self.engines.append(scheduler.engine)
+        self._parts = scheduler, self.engine
+        self.engine.world = self.world
+        return served
 
     async def ask(self, path: str, receive: Any, send: Any) -> None:
         """A request that is not a WebSocket."""
@@ -168,6 +179,8 @@ class Scene:
             link.cut()
         for served in self.hub.models:
             served.server.close()
+        if self.apart is not None:
+            self.apart.end()
 
     # The play
 
@@ -181,6 +194,8 @@ class Scene:
             faults.append(actors.poisoner(self))
         if self.stopped:
             faults.append(actors.operator(self))
+        if self.apart is not None and draw.random() < 0.2 and not (self.stopped or self.hogged):
+            faults.append(actors.engine_killer(self))
         if self.hogged:
             attacks = [actors.hog(self) for _ in range(self.streams)]
         else:
@@ -246,6 +261,10 @@ class Scene:
         for channel in scheduler._rounds.by_slot.values():
             if len(channel.events) > QUEUE + 100:
                 raise Broken("events pile up")
+        if self.apart is not None:
+            for channel in self.apart.scheduler._lines:
+                if len(channel.events) > 2 * QUEUE:
+                    raise Broken("events pile up at the front")
 
     def check_connection(self, transport: Transport) -> None:
         """After something was written, or has arrived."""

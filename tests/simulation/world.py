@@ -58,6 +58,14 @@ class World:
         elif ready := [thread for thread in self.threads if thread.ready]:
             self.draw.choice(ready).switch()
 
+    def give_way(self) -> None:
+        """Let another thread go on, which has something that this one needs."""
+        current = getcurrent()
+        if current.parent is not None:
+            current.parent.switch()
+        else:
+            self.draw.choice([thread for thread in self.threads if thread.ready]).switch()
+
     def step(self, timeout: float | None) -> None:
         """The event loop has done all that was due, or (with 0) goes on at once."""
         self.steps += 1
@@ -186,6 +194,16 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class Waited(Lock):
+    """One that is held while others go on, who then wait for it."""
+
+    def acquire(self) -> bool:
+        while self.held:
+            self.world.give_way()
+        self.held = True
+        return True
 
 
 class Loop(base_events.BaseEventLoop):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
+from waitinfo.model.integers.tensors import in_torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.special import BOS, EOS, PAD
@@ -68,7 +69,7 @@ def pair_infos(
 ) -> list[PairInfo]:
     """Info of every token of pairs of token lists, as the policy sees it."""
     progress = progress or Silent()
-    model = loaded.model
+    model = in_torch(loaded.model)
     found: dict[int, PairInfo] = {}
     progress.stage("info", len(sources))
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
@@ -175,7 +176,7 @@ def decode_given(
         sentence are too large to be kept together.
     paths: source tokens read before each target token and end-of-sentence; by default all.
     """
-    model = loaded.model
+    model = in_torch(loaded.model)
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     for index in groups(lengths, ATTENTION_TOKENS):
         source = padded([[*sources[i], EOS] for i in index], model.device)

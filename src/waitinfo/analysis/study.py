@@ -16,7 +16,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.evaluate import Decoding, Evaluation
 from waitinfo.evaluation.latency import PROFILES, sentence_latency
 from waitinfo.evaluation.output import UnfinishedPoint
-from waitinfo.model.integers.conversion import IntegerTransformer
+from waitinfo.model import IntegerModel
 from waitinfo.progress import Progress, Silent
 from waitinfo.streaming.decoder import Hypothesis
 from waitinfo.trained.saving import LoadedModel, load_model
@@ -157,7 +157,7 @@ class Study:
     def float_model(self) -> LoadedModel:
         """The main model, computed with floats: with integers, attention cannot be observed."""
         loaded = self.main.evaluation.loaded
-        if not isinstance(loaded.model, IntegerTransformer):
+        if not isinstance(loaded.model, IntegerModel):
             return loaded
         return load_model(loaded.folder, str(loaded.model.device), "float32")
 

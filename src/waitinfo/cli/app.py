@@ -27,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("stopped", STOPPED)
     except MemoryError:
         _fail("out of memory")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        _fail("this needs torch, which is not installed: pip install 'waitinfo[train]'")
     except RecursionError:
         _fail("the input is nested too deeply")
     except BrokenPipeError:

@@ -138,11 +138,6 @@ def progress_bar(paced: bool = False) -> Iterator[Progress]:
         bars.table = Table()  # the command prints its own at the end
 
 
-def note(text: str) -> None:
-    """A line for the person at the terminal, apart from the output."""
-    console.print(text, markup=False, soft_wrap=True)
-
-
 def print_table(table: Table, heading: str = "") -> None:
     """A table on standard output; in a file or pipe it is as wide as it needs to be."""
     out = Console()

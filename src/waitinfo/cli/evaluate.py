@@ -113,7 +113,8 @@ def evaluate(options: EvaluateArguments) -> None:
         waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.evaluation.evaluate import TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
@@ -249,7 +250,8 @@ def _decodings(options: EvaluateArguments, loaded: LoadedModel) -> list[Decoding
 
 def _calibrate(options: EvaluateArguments) -> None:
     """Measure the lag of dial values and store it in the model folder."""
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.cli.tables import calibration_table
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet

@@ -6,8 +6,8 @@ inherits: an option added to `DecodingOptions` is an option of every verb that d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +16,10 @@ import typer
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import SYSTEMS
+from waitinfo.threads import set_thread_count, usable_cores
 
 if TYPE_CHECKING:
+    from waitinfo.progress import Progress
     from waitinfo.systems import System
     from waitinfo.trained.saving import LoadedModel
 
@@ -54,7 +56,7 @@ class ComputeOptions:
             show_default=False,
         ),
     ] = "auto"
-    threads: Annotated[int, typer.Option(help="CPU threads [default: torch's own choice].")] = 0
+    threads: Annotated[int, typer.Option(help="CPU threads [default: one for each core].")] = 0
 
 
 @dataclass(kw_only=True)
@@ -103,12 +105,13 @@ class DecodingOptions(ComputeOptions, SystemChoice):
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
         from waitinfo.config import system_options
-        from waitinfo.trained.folder import find_model
+        from waitinfo.importing.sources import find_source
         from waitinfo.trained.saving import load_model
 
         self.load_plugins()
         options = system_options(self.settings)
-        loaded = load_model(find_model(path), self.device, self.dtype, self.system, options)
+        folder = find_source(path, self.dtype, _bar)
+        loaded = load_model(folder, self.device, self.dtype, self.system, options)
         return loaded.between(self.source_language, self.target_language)
 
 
@@ -119,7 +122,8 @@ class ModelOptions(DecodingOptions):
     model: Annotated[
         Path | None,
         typer.Option(
-            help="A model or run folder, or a bundled one's name [default: de-en].",
+            help="A model or run folder, a bundled one's name, a published model, or a name on the "
+            "Hugging Face hub [default: de-en].",
             autocompletion=suggest_models,
         ),
     ] = None
@@ -175,24 +179,21 @@ class BatchOptions(DecodingOptions):
         return replace(self, device=device, dtype=dtype).load(path)
 
 
+def _bar() -> AbstractContextManager[Progress]:
+    from waitinfo.cli.console import progress_bar
+
+    return progress_bar()
+
+
 def use_threads(count: int) -> None:
-    """Compute with this many CPU threads; 0 leaves the choice to torch.
+    """Compute with this many CPU threads; 0 leaves the choice alone.
 
     At most one for each core that this process may use: more would only take turns.
     """
-    import torch
-
     if count < 0:
         raise WaitinfoError(f"--threads {count}: must be 0 or more")
     if count:
-        torch.set_num_threads(min(count, usable_cores()))
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on: containers and `taskset` allow fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        set_thread_count(min(count, usable_cores()))
 
 
 def check_beam(system: System, beam: int) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waitinfo.cli.options import Paths, SystemChoice, usable_cores, use_threads
+from waitinfo.cli.options import Paths, SystemChoice, use_threads
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.threads import usable_cores
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
@@ -134,13 +136,14 @@ def serve(options: ServeArguments) -> None:
         from waitinfo.serving import guards, http, logs, server
         from waitinfo.serving.hub import Plan
         from waitinfo.serving.settings import Settings
+        from waitinfo.serving.supervisor import supervise
     except ImportError as error:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.config import system_options
-    from waitinfo.trained.folder import bundled_models
+    from waitinfo.trained.folder import bundled_models, find_model
 
     keys = () if options.keys is None else guards.read_keys(options.keys)
     if options.private and not keys:
@@ -180,13 +183,15 @@ def serve(options: ServeArguments) -> None:
         _run_on_a_cluster(options, plan)
         return
     listening = server.bind(options.host, options.port)
-    # The event loop needs a core too. Where it has none, all threads of the model wait for one.
-    use_threads(options.threads or max(1, usable_cores() - 1))
     logs.set_up(options.log_level)
-    hub = plan.build()
-    names = ", ".join(dict.fromkeys(served.name for served in hub.models))
-    note(f"{names} at {_address(options.host, listening.getsockname()[1])} (Ctrl-C ends)")
-    server.run(hub, options.host, options.port, listening)
+    names = ", ".join(dict.fromkeys(find_model(path).resolve().name for path in plan.models))
+    address = _address(options.host, listening.getsockname()[1])
+    # The front needs a core, too. Where it has none, all threads of the model wait for one.
+    threads = options.threads or max(1, usable_cores() - 1)
+    supervise(
+        plan, options.host, listening, partial(use_threads, threads), options.log_level,
+        lambda: note(f"{names} at {address} (Ctrl-C ends)"),
+    )  # fmt: skip
 
 
 def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
@@ -194,7 +199,7 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.serving import cluster
 
     scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))

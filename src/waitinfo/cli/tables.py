@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from waitinfo.cli.console import note, print_table, progress_bar
+from waitinfo.cli.console import print_table, progress_bar
+from waitinfo.cli.notes import note
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from waitinfo.cli.console import note
+from waitinfo.cli.notes import note
 from waitinfo.cli.views import VIEWS, LiveCaption, View, translation
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.scripts import is_unspaced
 from waitinfo.trained.saving import LoadedModel
-from waitinfo.translation.decoding import TranslationOptions
-from waitinfo.translation.lines import LineTranslator
 
 if TYPE_CHECKING:
     from waitinfo.client.clients import Client
@@ -64,6 +62,9 @@ def together(
 
 def with_beam(loaded: LoadedModel, beam: int, segment: str, lines: Iterator[str]) -> None:
     """Print the translations of lines by beam search."""
+    from waitinfo.translation.decoding import TranslationOptions
+    from waitinfo.translation.lines import LineTranslator
+
     translator = LineTranslator(loaded, TranslationOptions(beam=beam, segment=segment))
     for chunk in chunks(lines, BEAM_LINES):
         found = {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from waitinfo.streaming.segmenter import Segmentation
 
 TOGETHER = 32  # lines of a file translated at a time
+ALONE = 4  # streams for lines that come one after the other
 SLOWEST = 0.001  # words per second: one in a quarter of an hour
 
 
@@ -122,7 +123,7 @@ def translate(options: TranslateArguments) -> None:
 def _here(options: TranslateArguments, segmentation: Segmentation) -> None:
     """Translate in this process."""
     from waitinfo.cli import terminal
-    from waitinfo.cli.console import note
+    from waitinfo.cli.notes import note
     from waitinfo.cli.views import VIEWS
     from waitinfo.streaming.translator import Translator
     from waitinfo.text.identification import LanguageWarning, LanguageWatch
@@ -149,8 +150,11 @@ def _here(options: TranslateArguments, segmentation: Segmentation) -> None:
                 loaded, options.beam, options.segment, terminal.watched(given, watch)
             )
             return
+        # Fewer streams take less memory.
+        alone = lines is None or options.pace
+        streams = ALONE if alone else min(len(options.text) or TOGETHER, TOGETHER)
         translator = Translator(
-            loaded, TOGETHER, ending=options.ending, lag=options.lag, segment=options.segment
+            loaded, streams, ending=options.ending, lag=options.lag, segment=options.segment
         )
         view = VIEWS[options.show]()
         if lines is None:
@@ -238,7 +242,8 @@ def _lines(options: TranslateArguments) -> Iterator[str] | None:
 
 def _file(options: TranslateArguments, out: Path) -> None:
     """Translate a file of any length; of several processes, the first one talks."""
-    from waitinfo.cli.console import note, progress_bar
+    from waitinfo.cli.console import progress_bar
+    from waitinfo.cli.notes import note
     from waitinfo.progress import Silent
     from waitinfo.translation.decoding import TranslationOptions
     from waitinfo.translation.file_translation import check_files, translate_file

@@ -8,14 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
-
 from waitinfo.streaming.event import Event
 from waitinfo.text.tokenizer import SPACE
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich is imported by the views that need it: others start sooner
+    from rich.text import Text
+
     from waitinfo.listening.listen import SpeechEvent
 
 STOP = "</s>"
@@ -85,6 +83,8 @@ class InfoView(View):
     reviews = True
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self.console = Console(highlight=False)
 
     def end(self, source: str, trace: Sequence[Event]) -> None:
@@ -137,6 +137,8 @@ def _letters(found: re.Match[str]) -> str:
 
 def coloured(events: Sequence[Event], colours: bool) -> Text:
     """Tokens in red and blue, or with their info in figures where there is no colour."""
+    from rich.text import Text
+
     infos = [event.info for event in events if event.info is not None]
     average = sum(infos) / len(infos) if infos else 1.0
     text = Text()
@@ -159,6 +161,10 @@ class LiveCaption:
     """The source above, the translation beneath, both growing; plain lines without a terminal."""
 
     def __init__(self) -> None:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
         self.heard, self.said = Text(style="dim"), Text(style="bold")
         self.console = Console(highlight=False)
         self.live = Live(Group(self.heard, self.said), console=self.console, auto_refresh=False)
@@ -211,6 +217,9 @@ class SpeechLines(SpeechView):
     """Two lines that grow on a terminal; elsewhere two lines for each sentence that is complete."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
         self.console = Console(highlight=False)
         self.live = Live(console=self.console, auto_refresh=False)
         self.heard: list[str] = []  # words of sentences that are not complete
@@ -223,7 +232,7 @@ class SpeechLines(SpeechView):
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
-            self.live.update(Text(), refresh=True)
+            self.live.update("", refresh=True)
             self.live.stop()
 
     def event(self, event: SpeechEvent) -> None:
@@ -248,12 +257,16 @@ class SpeechLines(SpeechView):
 
     def _print(self, source: str, translation: str) -> None:
         """A sentence, for good."""
+        from rich.text import Text
+
         self.console.print(Text(source, style="dim"), soft_wrap=True)
         self.console.print(Text(translation, style="bold"), soft_wrap=True)
         self.console.print()
 
     def _growing(self) -> Text:
         """As much of the end of both as has room."""
+        from rich.text import Text
+
         room = 3 * self.console.width - 1
         heard = Text(" ".join(self.heard)[-room:], style="dim")
         if self.open:

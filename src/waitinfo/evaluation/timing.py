@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.latency import TIMED, mean_scores
 from waitinfo.streaming.translator import Translator
+from waitinfo.threads import thread_count
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Timing:
         """Whether a point already has this timing, for a test set of `count` sentences."""
         if not found:
             return False
-        threads = torch.get_num_threads()
+        threads = thread_count()
         return (
             found["words_per_second"] == self.rate
             and found["sentences"] == len(self.choose(count))
@@ -120,7 +120,7 @@ def timed_latency(
     return {
         "words_per_second": rate,
         "sentences": len(sources),
-        "threads": torch.get_num_threads(),
+        "threads": thread_count(),
         "computation_aware_ms": mean_scores(aware, tuple(TIMED)),
         "ideal_ms": mean_scores(ideal, tuple(TIMED)),
         "ms_per_source_word": float(np.mean(work)),

@@ -12,7 +12,7 @@ import numpy as np
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.importing.published import Array, Published, cover, special_rows
-from waitinfo.model.tensors import load_stored
+from waitinfo.model.stored import load_stored
 from waitinfo.text.languages import CODE, Languages
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
@@ -89,7 +89,7 @@ def _languages(folder: Path) -> Languages:
 
 def read_weights(folder: Path, encoder_layers: int, decoder_layers: int) -> dict[str, Array]:
     """The weights of BART's layers by our names, as Marian and M2M100 have them in transformers."""
-    stored = {name: t.float().numpy() for name, t in load_stored(folder).items()}
+    stored = {name: a.astype(np.float32) for name, a in load_stored(folder).items()}
 
     def array(name: str) -> Array:
         if name not in stored:

@@ -2,8 +2,8 @@
 
 Equation numbers are the paper's. Scaling softmax weights by w and renormalising is the same as
 adding log w to the scores, so both info-aware attentions are plain attention with an additive bias.
-Code in C (`native/embedding.h`) and Triton (`kernels/rows.py`) repeats the functions here, and
-tests compare it with them.
+Code in NumPy (`integers/info.py`), C (`native/embedding.h`) and Triton (`kernels/rows.py`) repeats
+the functions here, and tests compare it with them.
 """
 
 from __future__ import annotations
@@ -86,11 +86,6 @@ class TokenInfo(nn.Module):
         norms = embedding.detach().norm(dim=-1)
         return _in_range(self.scale * norms / (norms * self.share).sum())
 
-    def tabulate(self, embedding: Tensor) -> None:
-        """Keep the info by norm as a table, for a matrix that will not change: [V, d]."""
-        self.register_buffer("table", self._compute_by_norm(embedding))
-        self.kind = "frequency"
-
     def fit(self, counts: Tensor, mean: float) -> None:
         """Fit the heuristic kinds to token counts [V], so that info is `mean` on average."""
         if self.kind == "frequency":
@@ -123,15 +118,10 @@ def self_bias(at: Tensor, keys: int, info: Tensor | None) -> Tensor:
     return bias.masked_fill(future, -torch.inf)
 
 
-def consistency(source_info: Tensor, target_info: Tensor, exact: bool = False) -> Tensor:
-    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S].
-
-    `exact`: the logarithm is computed in float64, so that every kind of it shows the same float32.
-    """
+def consistency(source_info: Tensor, target_info: Tensor) -> Tensor:
+    """log(2 - |I_tgt(i) - I_src(j)|) (Eq. 10): [B, S], [B, T] -> [B, 1, T, S]."""
     difference = (target_info[:, :, None] - source_info[:, None, :]).abs()
-    weight = (2 - difference).clamp_min(SMALLEST_WEIGHT)
-    bias = weight.double().log().to(weight.dtype) if exact else weight.log()
-    return bias[:, None]
+    return (2 - difference).clamp_min(SMALLEST_WEIGHT).log()[:, None]
 
 
 def cross_bias(visible: Tensor, keys: int, weight: Tensor | None = None) -> Tensor:

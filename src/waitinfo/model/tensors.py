@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors files, never pickle.
+"""Tensors on disk: safetensors files, never pickle. `stored` reads weights as arrays.
 
 Weights are stored in one `model.safetensors` or, on request, in parts of bounded size named
 `model-00001-of-00004.safetensors`. A tensor larger than a part is split along its first dimension
@@ -8,17 +8,13 @@ into pieces `name@0`, `name@1`, …
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-
-PART = re.compile(r"model-(\d+)-of-(\d+)\.safetensors")
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], part_bytes: int | None = None) -> None:
@@ -65,26 +61,3 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise WaitinfoError(f"{path}: cannot be read as safetensors ({error})") from None
-
-
-def load_stored(folder: Path) -> dict[str, Tensor]:
-    """Load all tensors of a model folder as they are stored, with split ones restored."""
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise WaitinfoError(f"{folder}: contains no model.safetensors")
-    if (match := PART.fullmatch(files[0].name)) and len(files) != int(match.group(2)):
-        raise WaitinfoError(
-            f"{folder}: found only {len(files)} of {int(match.group(2))} weight files"
-        )
-    weights: dict[str, Tensor] = {}
-    pieces: dict[str, dict[int, Tensor]] = {}
-    for path in files:
-        for name, tensor in read_tensors(path).items():
-            base, split, number = name.partition("@")
-            if split:
-                pieces.setdefault(base, {})[int(number)] = tensor
-            else:
-                weights[name] = tensor
-    for name, found in pieces.items():
-        weights[name] = torch.cat([found[i] for i in sorted(found)])
-    return weights

@@ -8,27 +8,31 @@ position may see, and optionally through its own kind of cross-attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.model.attention import CrossAttention, without_cudnn_attention
-from waitinfo.model.cache import KeyValueCache, LayerCaches, StateCache
+from waitinfo.model.cache import CacheRows, KeyValueCache, LayerCaches, StateCache
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, sinusoids, token_embedding
 from waitinfo.model.loss import Terms, product_dtype, token_terms
 from waitinfo.model.views import CachePosition, Decoded, Embedded, Encoded, SelfView, SourceView
-from waitinfo.text.special import PAD
+from waitinfo.text.special import BOS, PAD
 
 
 class Transformer(nn.Module):
-    """The network; `integers` has one that computes with 8-bit integers."""
+    """The network; `integers.model` has one that computes with 8-bit integers, in NumPy."""
 
-    exact_bias: ClassVar[bool] = False  # whether logarithms of info are taken in float64
+    numbers: ClassVar[str] = "torch"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -115,6 +119,63 @@ class Transformer(nn.Module):
 
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+    # What else depends on the kind of a model's numbers; models with integers have it for arrays
+
+    @property
+    def exact_dtype(self) -> torch.dtype:
+        """float32 or better."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def given(self, array: NDArray[Any]) -> Tensor:
+        """An array as the model takes it."""
+        tensor = torch.from_numpy(array).to(self.device)
+        return tensor.to(self.exact_dtype) if tensor.is_floating_point() else tensor
+
+    @staticmethod
+    def shown(numbers: Tensor) -> NDArray[Any]:
+        """Numbers of the model as an array."""
+        numbers = numbers.detach().cpu()
+        return (numbers if numbers.dtype.itemsize > 2 else numbers.float()).numpy()
+
+    def exact(self, numbers: Tensor) -> Tensor:
+        """In float32 or better."""
+        return numbers.to(self.exact_dtype)
+
+    @staticmethod
+    def finite(numbers: Tensor) -> list[bool]:
+        """Whether all numbers of each row [R, …] are finite."""
+        return numbers.flatten(1).sum(1, dtype=torch.float32).isfinite().tolist()
+
+    @staticmethod
+    def best(logits: Tensor) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The best token of every row that may be written, and whether its logit is finite.
+
+        Excludes tokens that are never written from the logits.
+        """
+        logits[:, [PAD, BOS]] = -torch.inf
+        if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+            values = logits.numpy()  # its argmax is many times as fast as torch's
+            tokens = values.argmax(-1)
+            return tokens, np.isfinite(values[np.arange(len(values)), tokens])
+        top = logits.max(-1)
+        return top.indices.cpu().numpy(), top.values.isfinite().cpu().numpy()
+
+    def rows(self, rows: Sequence[int]) -> CacheRows:
+        """Some rows of caches."""
+        return CacheRows.of(rows, self.device)
+
+    @staticmethod
+    def computing() -> AbstractContextManager[Any]:
+        """What passes run in."""
+        return torch.inference_mode()
+
+    @staticmethod
+    @contextmanager
+    def building() -> Iterator[None]:
+        """What the state of an engine is made in: it is also changed outside of passes."""
+        with torch.inference_mode(False), torch.no_grad():
+            yield
 
     # Embedding
 
@@ -300,7 +361,7 @@ class Transformer(nn.Module):
         weight = None
         if self.config.info_cross_attention and target.info is not None:
             assert encoded.info is not None
-            weight = consistency(encoded.info, target.info, self.exact_bias)
+            weight = consistency(encoded.info, target.info)
         bias = cross_bias(visible, encoded.width, weight)
         read_bias = None
         if read is not None and read is not visible:

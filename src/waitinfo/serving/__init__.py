@@ -2,5 +2,6 @@
 
 `protocol` defines the messages, `transcript` turns events into them, `guards` decides who may do
 what, `models` holds the translators, `live` runs one stream, `stream`, `realtime`, `rooms`, `rest`
-and `operations` are the endpoints, `app` puts them together, and `server` runs them.
+and `operations` are the endpoints, `app` puts them together, and `server` runs them. `supervisor`
+starts them in one process and the models in another (`child`), joined by `engine`.
 """

@@ -15,11 +15,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving import operations, realtime, rest, stream, watching
+from waitinfo.serving import audio, operations, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.wire import Gone, retry_header
+from waitinfo.streaming.remote import EngineGone
 
 # For who speaks, who listens, who wants to know how it works, and captions on a stage.
 PAGES = {"/": "speaker", "/r/{room}": "audience", "/lab": "lab", "/overlay": "overlay"}
@@ -40,6 +41,7 @@ def build_app(hub: Hub) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await hub.models.start()
         yield
         await hub.stop()
 
@@ -52,7 +54,7 @@ def build_app(hub: Hub) -> FastAPI:
         redoc_url=None,
     )
     app.state.hub = hub
-    for part in (stream, realtime, watching, rest, operations):
+    for part in (stream, realtime, watching, rest, audio, operations):
         app.include_router(part.router)
     _add_schemas(app)
     _add_errors(app, hub)
@@ -75,7 +77,7 @@ def _add_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         found = generate()
         schemas = found["components"]["schemas"]
-        for model in (rest.TranslateRequest, rest.DetectRequest):
+        for model in (rest.TranslateRequest, rest.DetectRequest, audio.AudioRequest):
             schemas.setdefault(model.__name__, model.model_json_schema())
         return found
 
@@ -104,7 +106,9 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
         return Response(status_code=499)
 
     @app.exception_handler(WaitinfoError)
-    async def wrong(_: Request, error: WaitinfoError) -> JSONResponse:
+    async def wrong(request: Request, error: WaitinfoError) -> JSONResponse:
+        if isinstance(error, EngineGone):
+            return await refused(request, Refusal(503, "engine", str(error), hub.settings.retry))
         return JSONResponse({"error": str(error)}, 400)
 
     @app.exception_handler(ExceptionGroup)

@@ -18,11 +18,12 @@ from waitinfo.serving.hearing import Ear
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import begin_session, failed, log
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import Idle, Malformed, Resume, Stats, Words
+from waitinfo.serving.protocol import AudioStart, Idle, Malformed, Resume, Stats, Words
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 from waitinfo.streaming.asynchronous import AsyncStream
+from waitinfo.streaming.remote import EngineGone
 from waitinfo.streaming.replay import ReplayError
 from waitinfo.text.scripts import PILE
 
@@ -60,6 +61,7 @@ class Live:
         self._began = self._now()
         self._spoken = resume is not None  # whether any text has come
         self.worked_off = True  # all that can be done without more text has been done
+        self._handed = 0  # texts and marks since all was worked off
         self._mark: int | None = None  # id of the newest text
         self._surrogates = Surrogates()
         self._progress = asyncio.Event()
@@ -131,6 +133,7 @@ class Live:
         """Note that something was handed in, and count its words."""
         self._newest = self._active = self._now()
         self.worked_off = False
+        self._handed += 1
         if mark is not None:
             self._mark = mark
         self.transcript.words_in += words
@@ -152,9 +155,15 @@ class Live:
 
     async def room(self) -> None:
         """Wait until the model has caught up with the text, so far that more may come."""
-        while self.transcript.source.ahead > self.hub.settings.backlog and not self.worked_off:
+        while self._behind and not self.worked_off:
             self._progress.clear()
             await self._progress.wait()
+
+    @property
+    def _behind(self) -> bool:
+        """Text of any length takes memory, and so does a mark."""
+        settings = self.hub.settings
+        return self.transcript.source.ahead > settings.backlog or self._handed > settings.pieces
 
     # Words out
 
@@ -166,6 +175,8 @@ class Live:
                 self._measure(found)
                 yield found
             self.worked_off = idle
+            if idle:
+                self._handed = 0
             self._progress.set()
             if idle and mark is not None:
                 if self._mark == mark:
@@ -228,6 +239,7 @@ class Connection(ABC):
         self.wire = Wire(socket, settings.stall, settings.message_size)
         self.live: Live | None = None
         self.ear: Ear | None = None  # where the stream takes audio
+        self._reserved = False  # a voice
         self.seat: Seat | None = None  # in the room where the stream speaks
         self._stop = asyncio.Event()
         self.name = ""  # in the logs
@@ -266,7 +278,7 @@ class Connection(ABC):
             reason = "slow"
         except TimedOut:
             reason = "idle"
-        except Stopped:
+        except (Stopped, EngineGone):
             reason = self._why
         except Refusal as refusal:
             reason = "full"
@@ -277,8 +289,7 @@ class Connection(ABC):
         finally:
             if self.live is not None:
                 self.live.close()
-            if self.ear is not None:
-                self.ear.close()
+            self._stop_hearing()
             if self.seat is not None:  # of a stream that was cut, it waits for its speaker
                 self.seat.leave(0.0 if reason == "end" else self.hub.settings.kept)
         await self._finish(reason)
@@ -342,6 +353,23 @@ class Connection(ABC):
                 task.cancel()
             await asyncio.gather(writer, *others, return_exceptions=True)
 
+    async def open_ear(self, live: Live, start: AudioStart) -> Ear:
+        """Take audio from now on."""
+        self.hub.hearing.reserve(self.client)
+        self._reserved = True
+        self.ear = await self.hub.hearing.open(live.served.languages, start)
+        return self.ear
+
+    def _stop_hearing(self) -> None:
+        if self.ear is not None:
+            self.ear.close()
+        if self._reserved:
+            self.hub.hearing.release(self.client)
+
+    async def end_input(self, live: Live) -> None:
+        """The client will send no more."""
+        await (live if self.ear is None else self.ear).end()
+
     async def _read(self, live: Live) -> None:
         """Handle messages until the client ends the stream."""
         while not live.ended:
@@ -363,6 +391,8 @@ class Connection(ABC):
                 wait = await self.audio(live, found)
             else:
                 wait = await self.message(live, found)
+        except EngineGone:
+            raise
         except WaitinfoError as error:
             code = error.code if isinstance(error, Malformed) else "refused"
             await self.complain(code, str(error))

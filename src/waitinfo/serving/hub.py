@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
+from waitinfo.serving.engine import EngineLink
 from waitinfo.serving.guards import (
     IN_URL,
     MANY,
@@ -30,7 +31,7 @@ from waitinfo.serving.hearing import VOICES, Hearing
 from waitinfo.serving.http import Visitors, is_loopback, owner
 from waitinfo.serving.logs import log
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.models import COMPARED, Models, Served, load_models
+from waitinfo.serving.models import COMPARED, Models, Served, load_models, remote_models
 from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
 from waitinfo.serving.tickets import Pins, Tickets, find_pin, find_ticket
@@ -264,16 +265,23 @@ class Plan:
         connections = max(self.settings.connections, 2 * self.capacity)
         return replace(self.settings, connections=connections)
 
-    def build(self) -> Hub:
-        """Load the models."""
-        metrics = Metrics()
+    def load(self, metrics: Metrics) -> Models:
+        """Load the models, and let them do everything once: `/readyz` means that it is fast."""
         load_plugins(self.plugins)
         models = load_models(
             self.models, metrics, self.streams, self.device, self.dtype, self.compare, self.system,
             self.options, self.offered,
         )  # fmt: skip
-        for served in models.engines:  # before any client, so that /readyz means that it is fast
+        for served in models.engines:
             served.translator.warm_up()
+        return models
+
+    def build(self, link: EngineLink | None = None) -> Hub:
+        """A server, with its models or with a link to the process that has loaded them."""
+        metrics = Metrics()
+        load_plugins(self.plugins)
+        models = self.load(metrics) if link is None else remote_models(link, metrics)
+        for served in models.engines:
             size = served.translator.bytes_per_stream
             log("ready", model=served.name, streams=served.translator.streams, bytes_each=size)
         hearing = Hearing(metrics, self.recogniser, self.voices, self.settings.retry)

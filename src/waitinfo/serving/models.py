@@ -6,18 +6,22 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.importing.sources import find_source
+from waitinfo.serving.engine import EngineLink, Meeting
 from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
+from waitinfo.streaming.host import Host
+from waitinfo.streaming.remote import RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages, find_code
-from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 MOST_DIRECTIONS = 100  # of one model of many languages
@@ -45,6 +49,8 @@ class Served:
 
     @property
     def free(self) -> int:
+        if not self.translator.alive:
+            return 0
         return self.translator.streams - self.translator.open_streams
 
     def open(
@@ -95,9 +101,10 @@ class Served:
 class Models:
     """All models of a server by name, each under its own system and maybe others."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[Served], link: EngineLink | None = None) -> None:
         if not served:
             raise WaitinfoError("a server needs at least one model")
+        self._link = link  # to the process of the engine, if it is another one
         self._served: dict[str, dict[str, Served]] = {}
         for each in served:
             self._served.setdefault(each.name, {}).setdefault(each.system.name, each)
@@ -134,7 +141,18 @@ class Models:
                 return each
         return None
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine."""
+        return all(each.translator.alive for each in self)
+
+    async def start(self) -> None:
+        if self._link is not None:
+            await self._link.start()
+
     def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
         for each in self:
             each.server.close()
 
@@ -158,7 +176,7 @@ def load_models(
     served: list[Served] = []
     names: set[str] = set()
     for path in paths or (None,):
-        folder = find_model(path)
+        folder = find_source(path, dtype)
         loaded = load_model(folder, device, dtype, system, options)
         name = _name(folder)
         if name in names:
@@ -200,10 +218,43 @@ def _each_way(served: Served, directions: Sequence[Languages]) -> list[Served]:
 
 
 def serve_model(name: str, loaded: LoadedModel, metrics: Metrics, streams: int) -> Served:
-    translator = Translator(loaded, streams, observer=EngineObserver(metrics, name))
-    both = loaded.vocabulary.source.model + loaded.vocabulary.target.model
+    return served_by(name, Translator(loaded, streams, observer=EngineObserver(metrics, name)))
+
+
+def served_by(name: str, translator: Translator) -> Served:
+    vocabulary = translator.vocabulary
+    both = vocabulary.source.model + vocabulary.target.model
     return Served(
         name, translator, AsyncTranslator(translator), hashlib.sha256(both).hexdigest()[:12]
+    )
+
+
+def remote_models(link: EngineLink, metrics: Metrics) -> Models:
+    """The models that the process of an engine has loaded."""
+    meeting = link.meet()
+    engines: list[Served] = []
+    for number, (facts, loaded) in enumerate(zip(meeting.facts, meeting.loaded, strict=True)):
+        observer = EngineObserver(metrics, facts.name)
+        scheduler = RemoteScheduler(facts, partial(link.send, number), observer)
+        link.schedulers.append(scheduler)
+        engines.append(served_by(facts.name, RemoteTranslator(loaded, scheduler)))
+    return Models(
+        [
+            dataclasses.replace(engines[number], name=name, direction=direction)
+            for name, direction, number in meeting.offers
+        ],
+        link,
+    )
+
+
+def meet(models: Models) -> Meeting:
+    """What another process has to know of these models."""
+    engines = models.engines
+    numbers = {id(each.translator): number for number, each in enumerate(engines)}
+    return Meeting(
+        [Host.facts(each.name, each.translator) for each in engines],
+        [each.translator.loaded.without_weights() for each in engines],
+        [(each.name, each.direction, numbers[id(each.translator)]) for each in models],
     )
 
 

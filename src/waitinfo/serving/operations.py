@@ -22,6 +22,8 @@ async def ready(request: Request) -> JSONResponse:
     hub: Hub = request.app.state.hub
     if hub.draining:
         return JSONResponse({"status": "draining"}, 503)
+    if not hub.models.alive:
+        return JSONResponse({"status": "starting"}, 503)
     asked = request.query_params.get("model")
     models = hub.models.main if asked is None else [hub.models.find(asked)]
     free = {served.name: served.free for served in models}

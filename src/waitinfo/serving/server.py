@@ -120,6 +120,13 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
+def bound(descriptor: int) -> socket.socket:
+    """A socket that another process has bound."""
+    found = socket.socket(fileno=descriptor)
+    log("listening", host=found.getsockname()[0], port=found.getsockname()[1])
+    return found
+
+
 def raise_descriptors() -> int:
     """Allow this process as many file descriptors as it may have; their number."""
     try:
@@ -141,12 +148,3 @@ def tune() -> None:
     gc.collect()
     gc.freeze()  # models, code and libraries stay for good
     gc.set_threshold(*GARBAGE)
-
-
-def run(hub: Hub, host: str, port: int, listening: socket.socket | None = None) -> None:
-    """Serve until a signal ends it."""
-    tune()
-    server = Server(hub, host, port)
-    sockets = [listening or bind(host, port)]
-    log("listening", host=host, port=sockets[0].getsockname()[1])
-    server.run(sockets=sockets)

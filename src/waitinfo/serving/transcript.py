@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from waitinfo.serving.protocol import Resume, ResumePoint, Word, Words
+from waitinfo.streaming.channel import WORDS
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState, Place, Recorder, Replay
-from waitinfo.streaming.scheduler import WORDS
 from waitinfo.streaming.words import separates
 from waitinfo.text.files import join_surrogates, normalise
 from waitinfo.text.scripts import PILE, UNSPACED, is_unspaced, letter_end, longest_word, piles_marks

@@ -33,8 +33,9 @@ class AsyncTranslator:
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self._worker = _Worker(translator._scheduler)
-        weakref.finalize(self, self._worker.stop).atexit = False
+        self._worker = None if translator.elsewhere else _Worker(translator._scheduler)
+        if self._worker is not None:
+            weakref.finalize(self, self._worker.stop).atexit = False
         self._notifiers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]
         self._notifiers = weakref.WeakKeyDictionary()
 
@@ -49,7 +50,7 @@ class AsyncTranslator:
         languages: Languages = UNKNOWN,
     ) -> AsyncStream:
         """Open a stream; the arguments are those of `Translator.stream`."""
-        self._worker.start()
+        self.start()
         translator = self.translator
         channel = translator._open_channel(k, raw, segment, history, replay, lag, languages)
         return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
@@ -61,9 +62,15 @@ class AsyncTranslator:
             self._notifiers[loop] = _Notifier(loop)
         return self._notifiers[loop]
 
+    def start(self) -> None:
+        """Start the thread, if it has not been started."""
+        if self._worker is not None:
+            self._worker.start()
+
     def close(self) -> None:
         """Stop the thread. Open streams are not served any more unless another thread does."""
-        self._worker.stop()
+        if self._worker is not None:
+            self._worker.stop()
 
     async def __aenter__(self) -> AsyncTranslator:
         return self

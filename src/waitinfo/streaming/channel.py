@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from waitinfo.streaming.session import Session
 
 Listener = Callable[[Sequence["Channel"]], None]
 
+WORDS = re.compile(r"\s*\S+")  # with the space before
 PORTION, PART = 256, 32  # characters of a stream that a round takes in, and that are one step
 
 
@@ -67,6 +69,14 @@ class Channel:
         self.error: str | None = None  # no exception: its frames would keep streams alive
         self.error_kind: type[WaitinfoError] = WaitinfoError
         self.served_by: object | None = None  # the call that waits for this stream
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Events for its reader."""
+        self.events.extend(events)
+        if self.trace.maxlen != 0:
+            self.trace.extend(events)
+            for event in events:
+                self.words.extend(WORDS.findall(event.text))
 
     def remember(self, window: int, memory: Sequence[float]) -> None:
         """Keep what the policy remembers as a window begins."""
@@ -126,7 +136,7 @@ class Channel:
     def check(self, at: float | None = None) -> None:
         """Raise unless text may be handed in that was spoken at this time."""
         if self.error is not None:
-            raise WaitinfoError(f"this stream has failed: {self.error}")
+            raise self.error_kind(f"this stream has failed: {self.error}")
         if self.ended or self.closed:
             raise WaitinfoError("this stream has been finished; open another")
         if self.served_by is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.streaming.engine import NOT_FINITE, READ, Engine, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.languages import Opening
@@ -91,7 +91,7 @@ class Decoder:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         system: System,
         ending: str = "guard",
         slots: int | None = None,

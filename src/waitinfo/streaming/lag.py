@@ -9,7 +9,7 @@ writes the same tokens when it is given the dials (`LagController.turns`).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -183,6 +183,19 @@ class LagController:
     def state(self, sentence: int) -> DialState | None:
         """What it knew at the beginning of a sentence or window, if it was at work then."""
         return self._states.get(sentence)
+
+    def states_after(self, sentence: int) -> dict[int, DialState]:
+        """What it knew at the beginnings of the sentences or windows after one."""
+        return {begun: state for begun, state in [*self._states.items()] if begun > sentence}
+
+    def follow(self, k: float, states: Mapping[int, DialState]) -> None:
+        """Be where the controller of the same stream is that has observed it."""
+        if k != self.k:
+            self.k = k
+        for sentence, state in states.items():
+            self._states[sentence] = state
+            if len(self._states) > REMEMBERED:
+                self._states.popitem(last=False)
 
     def observe(self, event: Event, last: bool) -> None:
         """What a stream reports: a token read or written, or a window that moves on.

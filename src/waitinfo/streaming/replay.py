@@ -62,7 +62,7 @@ class Replay:
         capacity: source tokens that fit into a sentence. memory: numbers that its policy remembers.
         """
         for token, read in self.path:
-            if not 0 <= token < vocabulary or token in (BOS, PAD) or read < 0:
+            if not 0 <= token < vocabulary or token in (BOS, PAD) or not 0 <= read <= capacity + 1:
                 raise ReplayError(
                     f"replay: token {token} after {read} cannot have been written by this model"
                 )

@@ -12,7 +12,6 @@ call everything here except `push` with `wait`, `wait_for_events` and `lead`.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections import deque
@@ -27,7 +26,6 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
-WORDS = re.compile(r"\s*\S+")  # with the space before
 HISTORY = 2000  # events, and translated words, that a stream remembers
 
 
@@ -111,6 +109,15 @@ class Scheduler:
                 channel.served_by = served_by
                 self._announce(channel)
             self._pass_on()
+
+    def receive(self, channel: Channel, arrivals: Sequence[Arrival]) -> None:
+        """Take in what another process has checked."""
+        with self._lock:
+            if not (channel.closed or channel.ended):
+                channel.inbox.extend(arrivals)
+                channel.ended = any(arrival.text is Mark.END for arrival in arrivals)
+                self._announce(channel)
+                self._pass_on()
 
     def release(self, channels: Iterable[Channel]) -> None:
         """The call that waited for these streams is over."""
@@ -322,7 +329,7 @@ class Scheduler:
                 self._take_in(rounds.arrivals[0])
                 rounds.arrivals.popleft()
             streams = rounds.run()
-            self._publish()
+            touched = self._publish()
             if streams:
                 stats = RoundStats(
                     seconds=time.monotonic() - began,
@@ -333,6 +340,7 @@ class Scheduler:
                     open_streams=self._open,
                 )
                 self._observe(lambda: self.observer.round(stats))
+            self._tell(touched)
         finally:
             self._lock.acquire()
 
@@ -345,8 +353,8 @@ class Scheduler:
             full = len(channel.events) >= self.queue
         self._rounds.take_in(channel, inbox, hold=full)
 
-    def _publish(self) -> None:
-        """Give the streams their events, and wake those that waited for them."""
+    def _publish(self) -> list[Channel]:
+        """Give the streams their events, and wake the threads that waited for them."""
         touched, failures = self._rounds.take_out()
         with self._lock:
             for channel, events in touched.items():
@@ -358,15 +366,12 @@ class Scheduler:
             if not isinstance(error, WaitinfoError):
                 logging.getLogger(__name__).error("a stream failed", exc_info=error)
             self._observe(lambda error=error: self.observer.failed(error))  # type: ignore[misc]
-        self._tell([*touched, *failures])
+        return [*touched, *failures]
 
     def _deliver(self, channel: Channel, events: list[Event]) -> None:
         if channel.closed:
             return
-        channel.events.extend(events)
-        channel.trace.extend(events)
-        for event in events:
-            channel.words.extend(WORDS.findall(event.text))
+        channel.add(events)
         channel.busy = bool(channel.inbox) or self._rounds.can_go_on(channel)
         if channel.hungry:  # the next round takes in more of its text
             self._inbox[channel] = None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
+from waitinfo.importing.sources import find_source
 from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
@@ -21,8 +20,12 @@ from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
 from waitinfo.text.languages import UNKNOWN, Languages
-from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from waitinfo.model.integers.model import HostDevice
 
 # Source tokens encoded in a round: how long one long text may hold up the other streams.
 ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
@@ -41,6 +44,8 @@ class Translator:
     many times as fast, after a few seconds at the start.
     """
 
+    elsewhere: ClassVar[bool] = False  # whether its rounds run in another process
+
     def __init__(
         self,
         loaded: LoadedModel,
@@ -53,14 +58,18 @@ class Translator:
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = True,
     ) -> None:
-        self.loaded = loaded
-        self.segmentation = Segmentation.parse(segment)
-        self.vocabulary, self.system = loaded.vocabulary, loaded.system
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         sizes = whole("streams", streams, 1), whole("capacity", capacity, 2)
         engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
-        self._scheduler = Scheduler(engine, observer, clock=clock)
+        self._set_up(loaded, Scheduler(engine, observer, clock=clock), lag, segment)
+
+    def _set_up(
+        self, loaded: LoadedModel, scheduler: Scheduler, lag: float | None, segment: str
+    ) -> None:
+        self.loaded, self._scheduler = loaded, scheduler
+        self.segmentation = Segmentation.parse(segment)
+        self.vocabulary, self.system = loaded.vocabulary, loaded.system
         self.dials = Dials(loaded.folder, loaded.system)
         self.lag = lag
         if lag is not None:
@@ -75,8 +84,13 @@ class Translator:
         )
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device | HostDevice:
         return self.loaded.model.device
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine."""
+        return True
 
     @property
     def streams(self) -> int:
@@ -255,6 +269,6 @@ def load(
     are many times as fast. `languages` chooses two of a model of many.
     """
     load_plugins(plugins)
-    loaded = load_model(find_model(model), device, dtype, system, options)
+    loaded = load_model(find_source(model, dtype), device, dtype, system, options)
     loaded = loaded.between(languages.source, languages.target)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

@@ -1,25 +1,27 @@
-"""Saving a model to a folder, and loading it."""
+"""Saving a model to a folder, and loading it: with integers, without torch."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 import waitinfo
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.model import Network
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.integers.conversion import integer_model
+from waitinfo.model.integers.conversion import can_convert
+from waitinfo.model.integers.model import IntegerModel
 from waitinfo.model.integers.packing import SCALE, dequantize, quantize
 from waitinfo.model.native.weights import return_freed_memory
-from waitinfo.model.tensors import load_stored, save_weights
-from waitinfo.model.transformer import Transformer
+from waitinfo.model.stored import load_stored
 from waitinfo.storage import swap_folder
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
@@ -27,16 +29,20 @@ from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
 from waitinfo.trained.policy import read_policy, write_policy
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from waitinfo.model.transformer import Transformer
+
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A trained model, ready to translate."""
 
-    model: Transformer
+    model: Network
     system: System
     vocabulary: Vocabulary
     folder: Path
@@ -45,6 +51,12 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.system.prepare(self.vocabulary)
+
+    @property
+    def floats(self) -> Transformer:
+        """The model, which was loaded to compute with floats."""
+        assert not isinstance(self.model, IntegerModel)
+        return self.model
 
     @property
     def opening(self) -> Opening | None:
@@ -58,6 +70,11 @@ class LoadedModel:
             )
         codes = self.languages.source, self.languages.target
         return Opening(*(self.language_tokens[code] for code in codes))
+
+    def without_weights(self) -> LoadedModel:
+        """All else that is to be known of it, for a process that does not compute."""
+        nothing: Any = None
+        return replace(self, model=nothing)
 
     def between(self, source: str | None, target: str | None) -> LoadedModel:
         """The same model from one language to another; None leaves a side as it is."""
@@ -137,12 +154,20 @@ def _save_narrow(
     part_bytes: int | None,
     inputs: dict[str, Tensor],
 ) -> None:
+    import torch
+
+    from waitinfo.model.tensors import save_weights
+
     # Only matrices are stored in low precision: info parameters are small, and the policy decides
     # on sums of info.
     if dtype == "int8":
-        stored = {**quantize(weights), **inputs}
+        matrices = {n: t.detach().cpu() for n, t in weights.items() if t.dim() == 2}
+        packed = quantize({n: t.numpy() if t.dtype == torch.int8 else t.float().numpy()
+                           for n, t in matrices.items()})  # fmt: skip
+        stored = {**weights, **{n: torch.from_numpy(a) for n, a in packed.items()}, **inputs}
     else:
-        stored = {n: t.to(DTYPES[dtype]) if t.dim() > 1 else t for n, t in weights.items()}
+        kind = getattr(torch, dtype)
+        stored = {n: t.to(kind) if t.dim() > 1 else t for n, t in weights.items()}
         for name, tensor in weights.items():
             if tensor.isfinite().all() and not stored[name].isfinite().all():
                 largest = float(tensor.abs().max())
@@ -170,33 +195,25 @@ def load_model(
     chosen.check_model(model_config)
     chosen.adopt(read_policy(folder), model_config)
     if device == "auto":
-        # Integer arithmetic is for CPUs.
-        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
-    try:
-        on_cpu = torch.device(device).type == "cpu"
-    except (RuntimeError, TypeError):
-        raise WaitinfoError(f"device {device}: unknown; use auto, cpu, cuda or cuda:N") from None
-    if dtype == "int8" and not on_cpu:
+        device = "cpu" if dtype == "int8" else _best_device()  # integer arithmetic is for CPUs
+    if dtype == "int8" and _kind(device) != "cpu":
         raise WaitinfoError("dtype int8: is for CPUs; on a GPU use bfloat16")
+    stored = load_stored(folder)
+    if dtype == AUTO:
+        packed = any(name.endswith(SCALE) for name in stored)
+        fits = packed and _kind(device) == "cpu" and can_convert(model_config)
+        dtype = "int8" if fits else "float32"
     try:
-        stored = load_stored(folder)
-        if dtype == AUTO:
-            packed = any(name.endswith(SCALE) for name in stored)
-            dtype = "int8" if packed and on_cpu else "float32"
         if model_config.encoder_layers + model_config.decoder_layers > len(stored):
             raise ValueError("more layers than weights")
-        model = _build_model(model_config, stored, dtype)
+        model = _build_model(model_config, stored, device, dtype)
         del stored
         return_freed_memory()  # as much as the weights take
-    except (RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+    except (
+        RuntimeError, KeyError, ValueError, IndexError, TypeError, OverflowError, MemoryError
+    ) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:300]
         raise WaitinfoError(f"{folder}: weights do not fit config.json ({reason})") from None
-    try:
-        model = model.to(device=device).eval()
-        torch.zeros((), device=device).item()  # fails on devices that cannot compute, as meta
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise WaitinfoError(f"device {device}: cannot be used ({reason})") from None
     languages = Languages.read(config, folder / CONFIG)
     tokens = _language_tokens(config, folder)
     return LoadedModel(model, chosen, Vocabulary.load(folder), folder, languages, tokens)
@@ -212,16 +229,39 @@ def _language_tokens(config: dict[str, Any], folder: Path) -> dict[str, int]:
     raise WaitinfoError(f"{folder / CONFIG}: language_tokens must name tokens by language")
 
 
-def _build_model(config: ModelConfig, stored: dict[str, Tensor], dtype: str) -> Transformer:
+def _build_model(
+    config: ModelConfig, stored: dict[str, NDArray[Any]], device: str, dtype: str
+) -> Network:
     if dtype == "int8":
-        info = {name: tensor for name, tensor in stored.items() if "_info." in name}
-        others = {name: tensor for name, tensor in stored.items() if name not in info}
-        return integer_model(config, {**quantize(others), **info})
-    with torch.device("meta"):
-        model = Transformer(config)
-    weights = {name: tensor.float() for name, tensor in dequantize(stored).items()}
-    model.load_weights(weights, assign=True)
-    return model.to(DTYPES[dtype])
+        info = {name: array for name, array in stored.items() if "_info." in name}
+        others = {name: array for name, array in stored.items() if name not in info}
+        return IntegerModel(config, {**quantize(others), **info})
+    try:
+        from waitinfo.trained.floats import float_model
+    except ModuleNotFoundError:
+        raise WaitinfoError(
+            f"dtype {dtype}: needs torch; pip install 'waitinfo[train]', or use a packed model "
+            "on a CPU"
+        ) from None
+    return float_model(config, dequantize(stored), device, dtype)
+
+
+def _kind(device: str) -> str:
+    """The kind of a device: what stands before its number."""
+    return device.partition(":")[0]
+
+
+def _best_device() -> str:
+    """A GPU if there is one, else the CPU. torch, which takes long to import, is asked last."""
+    drivers = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and within Windows
+    if sys.platform == "linux" and not any(Path(driver).exists() for driver in drivers):
+        if "torch" not in sys.modules:
+            return "cpu"
+    elif find_spec("torch") is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, Any]) -> System:

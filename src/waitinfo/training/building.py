@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
+from waitinfo.importing.sources import find_source
 from waitinfo.model.attention import CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.loss import token_terms
@@ -19,7 +20,7 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary
-from waitinfo.trained.folder import find_model, read_config, resolve_model
+from waitinfo.trained.folder import read_config, resolve_model
 from waitinfo.trained.saving import load_model
 from waitinfo.training.config import RunConfig
 
@@ -48,7 +49,7 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
     if not run.training.start_from:
         return None
     try:
-        folder = resolve_model(find_model(Path(run.training.start_from).expanduser()))
+        folder = resolve_model(find_source(run.training.start_from, "float32"))
         config = read_config(folder)
         old = asdict(from_mapping(ModelConfig, config["model"], "model"))
         vocabulary = Vocabulary.load(folder)
@@ -89,7 +90,7 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
     """Begin with the weights of a model that `starting_model` found fit."""
-    given = load_model(folder, "cpu").model
+    given = load_model(folder, "cpu").floats
     weights, wanted = given.weights(), model.weights()
     if given.config.cross_attention != model.config.cross_attention:
         weights |= attentions_from_plain(model, weights)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model.integers.tensors import in_torch
 from waitinfo.progress import Progress
 from waitinfo.streaming.decoder import Decoder, Schedule
 from waitinfo.systems.head import Head
@@ -153,7 +154,7 @@ def distributions(
     loaded: LoadedModel, sources: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> Iterator[tuple[int, Array]]:
     """The number of each pair, and the distributions [T + 1, V] with the whole source read."""
-    model = loaded.model
+    model = in_torch(loaded.model)
     lengths = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     order = sorted(range(len(sources)), key=lambda i: lengths[i])
     while order:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.text.languages import Opening
 from waitinfo.text.special import EOS, PAD
-from waitinfo.translation.search import CROWDED, Candidate, Search
+from waitinfo.translation.decoding import Candidate
+from waitinfo.translation.search import CROWDED, Search
 
 UNFINISHED = 1e9  # how far translations cut off at the length limit rank behind all others
 
@@ -48,18 +49,18 @@ class BeamSearch(Search):
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         sources: Sequence[Sequence[int]],
         width: int,
         penalty: float = 1.0,
         best: int = 1,
-        others: Sequence[Transformer] = (),
+        others: Sequence[Network] = (),
         opening: Opening | None = None,
     ) -> None:
         super().__init__(model, sources, width, others, opening)
         self.width, self.penalty = width, penalty
-        count, device = len(sources), model.device
-        exact = torch.promote_types(model.dtype, torch.float32)
+        count, device = len(sources), self.model.device
+        exact = torch.promote_types(self.model.dtype, torch.float32)
         self.origin = torch.arange(count, device=device)  # [B] which of all sentences these are
         self.done = torch.zeros(count, dtype=torch.bool, device=device)
         self.ended = torch.zeros(count, dtype=torch.long, device=device)

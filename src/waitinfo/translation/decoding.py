@@ -6,27 +6,40 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+import numpy as np
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.integers.conversion import native_model
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import IntegerModel, Network
 from waitinfo.streaming.decoder import Decoder, Hypothesis
 from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.systems import System, check_dial
 from waitinfo.text.languages import Opening
 from waitinfo.trained.saving import LoadedModel
-from waitinfo.translation.beam import BeamSearch
-from waitinfo.translation.sampling import Sampler, sentence_keys
-from waitinfo.translation.search import Candidate, GreedySearch
+
+if TYPE_CHECKING:
+    from waitinfo.model.transformer import Transformer
 
 # Rows of a batch by device. More rows than this make a step slower, not a token faster.
 ROWS = {"cpu": 128, "cuda": 4096}
 TOKENS = {"cpu": 8192, "cuda": 262_144}  # source tokens of a batch, padding counted
 MEMORY_SHARE = 0.5  # of the free memory of a GPU; the rest is for activations and copies
+
+
+class Candidate(NamedTuple):
+    """One translation of a sentence."""
+
+    tokens: list[int]  # without end-of-sentence
+    logp: float  # of all tokens, including end-of-sentence
+    ended: bool  # by end-of-sentence, not by the length limit
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, including end-of-sentence; at least 1."""
+        return len(self.tokens) + self.ended
+
 
 Batch = tuple[list[int], list[list[Candidate]]]  # numbers of sentences, and their translations
 Place = tuple[int, int]  # (line, part of the line)
@@ -105,17 +118,22 @@ class Budget:
             raise WaitinfoError(f"a batch of {self.rows} rows: must be at least 1")
 
     @classmethod
-    def for_model(cls, model: Transformer, rows: int | None = None) -> Budget:
+    def for_model(cls, model: Network, rows: int | None = None) -> Budget:
         """The budget of a model's device, with another number of rows if it is given."""
         kind = model.device.type if model.device.type in ROWS else "cpu"
         rows = ROWS[kind] if rows is None else rows
         tokens = max(TOKENS[kind], 32 * rows)
         if kind == "cuda":
-            free, _ = torch.cuda.mem_get_info(model.device)
-            unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(
-                model.device
+            import torch
+
+            from waitinfo.model.integers.tensors import in_torch
+
+            device: Any = model.device
+            free, _ = torch.cuda.mem_get_info(device)
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            tokens = min(
+                tokens, int(MEMORY_SHARE * (free + unused)) // bytes_per_token(in_torch(model))
             )
-            tokens = min(tokens, int(MEMORY_SHARE * (free + unused)) // bytes_per_token(model))
         return cls(rows, max(1, tokens))
 
     def halved(self) -> Budget:
@@ -142,7 +160,7 @@ def bytes_per_token(model: Transformer) -> int:
     A translation may be twice as long as its source, and growing caches are copied.
     """
     config = model.config
-    size = torch.empty(0, dtype=model.dtype).element_size()
+    size = model.dtype.itemsize
     return size * (2 * config.width * config.decoder_layers * (1 + 3) + 4 * config.ffn)
 
 
@@ -165,9 +183,11 @@ class SentenceDecoder:
 
     def decode(self, sentences: Sequence[list[int]], places: Sequence[Place]) -> Iterator[Batch]:
         """Yield translations as batches are completed."""
-        if self.system.simultaneous or self._is_native:
+        if self.system.simultaneous or self._greedy_integers:
             yield from self._by_engine(sentences)
             return
+        import torch
+
         todo = list(range(len(sentences)))
         while todo:
             lengths = [len(sentences[i]) for i in todo]
@@ -188,6 +208,10 @@ class SentenceDecoder:
     def _search(
         self, sentences: Sequence[list[int]], places: Sequence[Place]
     ) -> list[list[Candidate]]:
+        from waitinfo.translation.beam import BeamSearch
+        from waitinfo.translation.sampling import Sampler, sentence_keys
+        from waitinfo.translation.search import GreedySearch
+
         options = self.options
         if options.beam > 1:
             search = BeamSearch(
@@ -197,7 +221,7 @@ class SentenceDecoder:
             return search.run()
         choose = None
         if options.samples:
-            keys = sentence_keys(options.seed, places, options.best).to(self.model.device)
+            keys = sentence_keys(options.seed, places, options.best).to(str(self.model.device))
             choose = Sampler(keys, options.temperature, options.top_k)
         return GreedySearch(
             self.model, sentences, self.copies, choose, options.scores, self.others, self.opening
@@ -207,15 +231,17 @@ class SentenceDecoder:
         """Go on with batches of half the size when the device ran out of memory."""
         if rows == 1:
             raise WaitinfoError("out of memory on the device, even for a single sentence")
+        import torch
+
         torch.cuda.empty_cache()
         self.budget = self.budget.halved()
 
     @property
-    def _is_native(self) -> bool:
-        """Whether compiled code does what is asked: the engine's caches need no padding there."""
+    def _greedy_integers(self) -> bool:
+        """Whether the engine does what is asked: with integers, it needs no padding."""
         options = self.options
         special = options.beam > 1 or options.samples or options.scores or self.others
-        return native_model(self.model) is not None and not special
+        return isinstance(self.model, IntegerModel) and not special
 
     def _by_engine(self, sentences: Sequence[list[int]]) -> Iterator[Batch]:
         """Translate as streams that get all their input at once."""
@@ -248,7 +274,7 @@ class BeamDecoder:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         beam: int,
         penalty: float = 1.0,
         rows: int | None = None,
@@ -266,6 +292,8 @@ class BeamDecoder:
 
     def results(self, sentences: Sequence[list[int]]) -> Iterator[tuple[int, Hypothesis]]:
         """Yield translations with the indices of their sentences, one batch at a time."""
+        from waitinfo.translation.beam import BeamSearch
+
         for indices in self.budget.batches([len(s) for s in sentences], self.beam):
             some = [sentences[i] for i in indices]
             search = BeamSearch(self.model, some, self.beam, self.penalty, opening=self.opening)
@@ -273,10 +301,11 @@ class BeamDecoder:
             for index, source, candidates in zip(indices, some, found, strict=True):
                 yield index, self._hypothesis(source, candidates[0])
 
-    @torch.inference_mode()
     def _hypothesis(self, source: list[int], found: Candidate) -> Hypothesis:
         n = len(source) + 1
-        found_info = self.model.embed_source(torch.tensor([source], device=self.model.device)).info
+        model: Any = self.model
+        with model.computing():
+            found_info = model.embed_source(model.given(np.array([source]))).info
         info = [] if found_info is None else found_info[0].tolist()
         path = [n] * (len(found.tokens) + found.ended)
         return Hypothesis(found.tokens, path, n, info, [], found.ended)

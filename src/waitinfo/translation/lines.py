@@ -15,15 +15,13 @@ from functools import cached_property
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-import torch
-
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.languages import Languages
 from waitinfo.text.scripts import is_unspaced
+from waitinfo.threads import thread_count
 from waitinfo.trained.saving import LoadedModel
-from waitinfo.translation.decoding import Batch, SentenceDecoder, TranslationOptions
-from waitinfo.translation.search import Candidate
+from waitinfo.translation.decoding import Batch, Candidate, SentenceDecoder, TranslationOptions
 from waitinfo.translation.sentences import SentenceCutter
 
 WINDOW = 131_072  # lines sorted by length at a time
@@ -135,7 +133,7 @@ class LineTranslator:
         )
         # A GPU leaves all cores to the tokenizers.
         on_gpu = loaded.model.device.type == "cuda"
-        self.threads = -1 if on_gpu else torch.get_num_threads()
+        self.threads = -1 if on_gpu else thread_count()
 
     def translate(self, lines: Iterable[tuple[int, str]], window: int = WINDOW) -> Iterator[Lines]:
         """Translate numbered lines; yields the lines that each batch completed, in any order."""

@@ -12,21 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model import Network
 from waitinfo.model.batch import pad_rows
 from waitinfo.model.cache import CacheRows, KeyValueCache
-from waitinfo.model.transformer import Transformer
+from waitinfo.model.integers.tensors import in_torch
 from waitinfo.model.views import CachePosition, Encoded, Memory
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop
 from waitinfo.text.languages import Opening
 from waitinfo.text.special import BOS, EOS, PAD
+from waitinfo.translation.decoding import Candidate
 
 STRIDE = {"cpu": 1, "cuda": 8}  # steps between two looks at which rows are finished
 CROWDED = 0.7  # share of unfinished rows above which letting the others go costs more than it saves
@@ -34,19 +36,6 @@ GROWTH = 32  # positions by which full caches grow
 
 # Chooses the next tokens [R] from logits [R, V], given the original rows [R] and their position.
 Choice = Callable[[Tensor, Tensor, int], Tensor]
-
-
-class Candidate(NamedTuple):
-    """One translation of a sentence."""
-
-    tokens: list[int]  # without end-of-sentence
-    logp: float  # of all tokens, including end-of-sentence
-    ended: bool  # by end-of-sentence, not by the length limit
-
-    @property
-    def length(self) -> int:
-        """Number of tokens, including end-of-sentence; at least 1."""
-        return len(self.tokens) + self.ended
 
 
 class StepCache(KeyValueCache):
@@ -64,9 +53,6 @@ class StepCache(KeyValueCache):
     def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         self.keys[:, :, self.position] = keys[:, :, 0]
         self.values[:, :, self.position] = values[:, :, 0]
-
-    def put_both(self, both: Tensor, rows: CacheRows, at: Tensor) -> None:
-        self.both[:, :, :, self.position] = both[:, 0].transpose(0, 1)
 
     def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         return self.keys[:, :, :length], self.values[:, :, :length]
@@ -109,13 +95,14 @@ class Search:
     @torch.inference_mode()
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         sources: Sequence[Sequence[int]],
         copies: int,
-        others: Sequence[Transformer] = (),
+        others: Sequence[Network] = (),
         opening: Opening | None = None,
     ) -> None:
-        self.model, self.copies, self.opening = model, copies, opening
+        self.model = model = in_torch(model)
+        self.copies, self.opening = copies, opening
         if opening is not None:
             sources = [[opening.source, *source] for source in sources]
         self.others = [Search(other, sources, copies) for other in others]
@@ -227,17 +214,17 @@ class GreedySearch(Search):
 
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         sources: Sequence[Sequence[int]],
         copies: int = 1,
         choose: Choice | None = None,
         scores: bool = False,
-        others: Sequence[Transformer] = (),
+        others: Sequence[Network] = (),
         opening: Opening | None = None,
     ) -> None:
         super().__init__(model, sources, copies, others, opening)
         self.choose, self.scores, self.sources = choose, scores, sources
-        count, device = len(self.lengths), model.device
+        count, device, model = len(self.lengths), self.lengths.device, self.model
         self.origin = torch.arange(count, device=device)  # [R] which of all rows these are
         self.done = torch.zeros(count, dtype=torch.bool, device=device)
         self.found = torch.full((count, self.longest), PAD, dtype=torch.int32, device=device)

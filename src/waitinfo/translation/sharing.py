@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
-
-from torch.distributed import Store, rendezvous
+from typing import IO, TYPE_CHECKING, Any
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.storage import fsync_folder
 from waitinfo.text.files import compressed
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 FORMAT = 1
 PLAN = "plan.json"
@@ -48,6 +49,8 @@ class Processes:
         given = os.environ if environment is None else environment
         if int(given.get("WORLD_SIZE", "1")) == 1:
             return cls(local_rank=int(given.get("LOCAL_RANK", "0")))
+        from torch.distributed import rendezvous
+
         store, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
         return cls(rank, size, int(given.get("LOCAL_RANK", "0")), store)
 

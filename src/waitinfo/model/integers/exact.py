@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from waitinfo.model.attention import CrossAttention, SelfAttention
-from waitinfo.model.cache import KeyValueCache
+from waitinfo.model.integers.cache import ArrayCache, ArrayStateCache
+from waitinfo.model.integers.matrix import IntegerLinear
+from waitinfo.model.integers.packing import Array
 from waitinfo.model.views import AttentionReport, Memory, SelfView, SourceView
 
 SCORE_BITS = 8  # of queries and keys, relative to the largest of a head: 64 products make 22 bits
@@ -25,10 +25,10 @@ WEIGHT_BITS = 11  # of attention weights, whose sum is 1
 VALUE_BITS = 12  # of values, relative to the largest there can be
 
 
-def round_rows(x: Tensor) -> Tensor:
+def round_rows(x: Array) -> Array:
     """Round the last dimension to SCORE_BITS relative to its largest number."""
-    c = x.abs().amax(-1, True).mul_(2.0 ** (24 - SCORE_BITS))
-    return (x + c).sub_(c)
+    c = np.abs(x).max(-1, keepdims=True) * np.float32(2.0 ** (24 - SCORE_BITS))
+    return (x + c) - c
 
 
 def rounding_constant(bits: int) -> float:
@@ -36,141 +36,170 @@ def rounding_constant(bits: int) -> float:
     return 1.5 * 2.0 ** (23 - bits)
 
 
+def round_to(x: Array, c: Array | float) -> Array:
+    """Round to multiples of the last bit of a `rounding_constant`."""
+    c = np.asarray(c, np.float32)
+    return (x + c) - c
+
+
 _ROUND_WEIGHTS = rounding_constant(WEIGHT_BITS)
-
-
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """softmax(q k + bias) v for rounded q, k and v [B, H, …]; without a bias, causal.
-
-    Also returns the weights, which are rounded.
-    """
-    batch, heads, count, _ = queries.shape
-    # Products of three dimensions are called more quickly; caches keep rows and heads together.
-    keys, values = keys.flatten(0, 1), values.flatten(0, 1)
-    scores = torch.bmm(queries.reshape(batch * heads, count, -1), keys.transpose(1, 2))
-    scores = scores.view(batch, heads, count, -1)
-    if bias is None:
-        length = scores.shape[-1]
-        future = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
-        scores.masked_fill_(future[-count:], -torch.inf)
-    else:
-        scores.add_(bias)
-    # In float64, neither the order of a sum nor the kind of exp changes what float32 would show.
-    weights = scores.sub_(scores.amax(-1, True)).double().exp_().float()
-    weights.div_(weights.sum(-1, True, dtype=torch.float64).float())
-    weights.add_(_ROUND_WEIGHTS).sub_(_ROUND_WEIGHTS)
-    mixed = torch.bmm(weights.view(batch * heads, count, -1), values)
-    return mixed.view(batch, heads, count, -1), weights
-
-
-class ExactSelfAttention(SelfAttention):
-    """Self-attention with exact sums, made from the projections of another one.
-
-    The projection of queries includes the factor of the scores.
-    """
-
-    def __init__(self, project: nn.Module, out: nn.Module, heads: int, value_bits: int) -> None:
-        nn.Module.__init__(self)
-        self.heads, self.round_values = heads, rounding_constant(value_bits)
-        self.project, self.out = project, out  # type: ignore[assignment]
-
-    def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
-        """[B, T, d] -> [B, T, d]."""
-        batch, count, width = x.shape
-        parts = self.project.forward(x).view(batch, count, 3, self.heads, -1)
-        c = parts.abs().amax(-1, True).mul_(2.0 ** (24 - SCORE_BITS))
-        c[:, :, 2] = self.round_values
-        parts.add_(c).sub_(c)
-        queries = parts[:, :, 0].transpose(1, 2)
-        if cache is None or view.position is None:
-            keys, values = parts[:, :, 1].transpose(1, 2), parts[:, :, 2].transpose(1, 2)
-            mixed, _ = attend(queries, keys, values, view.bias)
-        else:
-            rows = view.position.rows
-            cache.put_both(parts[:, :, 1:], rows, view.position.at)
-            keys, values = cache.view(rows, view.position.keys)
-            mixed, _ = attend(queries, keys, values, view.bias)
-        return self.out.forward(mixed.transpose(1, 2).reshape(batch, count, width))
-
-
-class ExactCrossAttention(CrossAttention):
-    """Plain cross-attention with exact sums. `JointMemory` makes its keys and values."""
-
-    def __init__(self, queries: nn.Module, out: nn.Module, heads: int) -> None:
-        nn.Module.__init__(self)
-        self.heads = heads
-        self.queries, self.out = queries, out  # type: ignore[assignment]
-
-    def forward(
-        self, x: Tensor, memory: Memory, view: SourceView
-    ) -> tuple[Tensor, AttentionReport | None]:
-        """[B, T, d] -> [B, T, d]."""
-        batch, count, width = x.shape
-        queries = round_rows(self.queries.forward(x).view(batch, count, self.heads, -1))
-        queries = queries.transpose(1, 2)
-        mixed, weights = attend(queries, memory.keys, memory.values, view.bias)
-        report = AttentionReport(weights=weights) if view.weigh else None
-        return self.out.forward(mixed.transpose(1, 2).reshape(batch, count, width)), report
-
-
-class JointMemory(nn.Module):
-    """Keys and values of the source for all decoder layers, by one product."""
-
-    def __init__(self, project: nn.Module, heads: int, value_bits: Sequence[int]) -> None:
-        super().__init__()
-        self.project, self.heads = project, heads
-        constants = torch.tensor([rounding_constant(bits) for bits in value_bits])
-        self.round_values: Tensor
-        self.register_buffer("round_values", constants[:, None, None])
-
-    def forward(self, states: Tensor) -> Tensor:
-        """[B, S, d] -> [B, S, layers, 2, H, d/H], rounded."""
-        batch, count, _ = states.shape
-        shape = (batch, count, len(self.round_values), 2, self.heads, -1)
-        parts = self.project.forward(states).view(shape)
-        c = parts.abs().amax(-1, True).mul_(2.0 ** (24 - SCORE_BITS))
-        c[:, :, :, 1] = self.round_values
-        return parts.add_(c).sub_(c)
-
-
-class ExactNorm(nn.Module):
-    """Layer norm, made from another one, with sums in float64."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        normal = torch.layer_norm(x.double(), (x.shape[-1],), None, None, self.eps)
-        return normal.float().mul_(self.weight).add_(self.bias)
-
-
-class ExactResidual(nn.Module):
-    """A residual connection with layer norm, made from another one, without dropout."""
-
-    def __init__(self, norm: nn.LayerNorm, before: bool) -> None:
-        super().__init__()
-        self.norm, self.before = ExactNorm(norm), before
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.before:
-            return x + sublayer(self.norm.forward(x))
-        return self.norm.forward(sublayer(x) + x)
-
-
-def exact_sigmoid(x: Tensor) -> Tensor:
-    """In float64, the kind of exp does not change what float32 shows."""
-    return x.double().sigmoid_().float()
-
-
-def exact_swish(x: Tensor, linear: nn.Module) -> Tensor:
-    """swish(x W^T + b): [..., d] -> [..., f]."""
-    y: Tensor = linear.forward(x)
-    return y.mul_(exact_sigmoid(y))
 
 
 def value_bits(largest: float) -> int:
     """The bits behind the point that leave VALUE_BITS for the largest value there can be."""
     return VALUE_BITS - math.ceil(math.log2(largest))
+
+
+def attend(queries: Array, keys: Array, values: Array, bias: Array) -> tuple[Array, Array]:
+    """softmax(q k + bias) v for rounded q, k and v [B, H, …]; also the weights, rounded."""
+    scores = queries @ keys.swapaxes(-1, -2) + bias
+    # In float64, neither the order of a sum nor the kind of exp changes what float32 would show.
+    weights = np.exp((scores - scores.max(-1, keepdims=True)).astype(np.float64))
+    weights = weights.astype(np.float32)
+    weights /= weights.sum(-1, keepdims=True, dtype=np.float64).astype(np.float32)
+    weights = round_to(weights, _ROUND_WEIGHTS)
+    return weights @ values, weights
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """[B, T, d] -> [B, H, T, d/H]."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def merge_heads(x: Array) -> Array:
+    """[B, H, T, d/H] -> [B, T, d]."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+class ExactSelfAttention:
+    """Self-attention with exact sums. The projection of queries includes the scores' factor."""
+
+    def __init__(
+        self, project: IntegerLinear, out: IntegerLinear, heads: int, value_bits: int
+    ) -> None:
+        self.heads, self.round_values = heads, rounding_constant(value_bits)
+        self.project, self.out = project, out
+
+    def __call__(self, x: Array, view: SelfView, cache: ArrayCache | None = None) -> Array:
+        """[B, T, d] -> [B, T, d]."""
+        queries, keys, values = np.split(self.project(x), 3, -1)
+        queries, keys = (round_rows(split_heads(part, self.heads)) for part in (queries, keys))
+        values = split_heads(round_to(values, self.round_values), self.heads)
+        if cache is not None and view.position is not None:
+            rows: Array = view.position.rows
+            cache.put(keys, values, rows, view.position.at)
+            keys, values = cache.view(rows, view.position.keys)
+        mixed, _ = attend(queries, keys, values, view.bias)
+        return self.out(merge_heads(mixed))
+
+
+class ExactRecurrentUnit:
+    """In the place of a decoder's self-attention: see `model.attention`."""
+
+    def __init__(self, project: IntegerLinear) -> None:
+        self.project = project
+
+    def __call__(self, x: Array, view: SelfView, cache: ArrayStateCache | None = None) -> Array:
+        """[B, T, d] -> [B, T, d]."""
+        forget, fresh = np.split(self.project(x), 2, -1)
+        forget = sigmoid(forget)
+        fresh = (np.float32(1) - forget) * fresh
+        position, count = view.position, x.shape[1]
+        if cache is None or position is None:
+            return np.maximum(_states(forget, fresh, np.zeros_like(x[:, 0])), 0)
+        rows: Array = position.rows
+        at: Array = position.at
+        first = at[:, 0]
+        states = _states(forget, fresh, cache.before(rows, first))
+        # Padding is behind the positions of a row, and not at the place that would come next.
+        follows = (at == first[:, None] + np.arange(count)).cumprod(1).sum(1)
+        for back in (2, 1):
+            last = follows - back
+            kept = states[np.arange(len(x)), last.clip(0)]
+            cache.keep(kept, rows, np.where(last < 0, -1, first + last))
+        return np.maximum(states, 0)
+
+
+def _states(forget: Array, fresh: Array, state: Array) -> Array:
+    found = np.empty_like(fresh)
+    for place in range(fresh.shape[1]):
+        state = forget[:, place] * state + fresh[:, place]
+        found[:, place] = state
+    return found
+
+
+class ExactCrossAttention:
+    """Plain cross-attention with exact sums. `JointMemory` makes its keys and values."""
+
+    def __init__(self, queries: IntegerLinear, out: IntegerLinear, heads: int) -> None:
+        self.heads, self.queries, self.out = heads, queries, out
+
+    def __call__(
+        self, x: Array, memory: Memory, view: SourceView
+    ) -> tuple[Array, AttentionReport | None]:
+        """[B, T, d] -> [B, T, d]."""
+        queries = round_rows(split_heads(self.queries(x), self.heads))
+        keys: Array = memory.keys
+        mixed, weights = attend(queries, keys, memory.values, view.bias)
+        report = AttentionReport(weights=weights) if view.weigh else None
+        return self.out(merge_heads(mixed)), report
+
+
+class JointMemory:
+    """Keys and values of the source for all decoder layers, by one product."""
+
+    def __init__(self, project: IntegerLinear, heads: int, value_bits: Sequence[int]) -> None:
+        self.project, self.heads = project, heads
+        constants = [rounding_constant(bits) for bits in value_bits]
+        self.round_values = np.array(constants, np.float32)
+
+    def __call__(self, states: Array) -> Array:
+        """[B, S, d] -> [B, S, layers, 2, H, d/H], rounded."""
+        layers = len(self.round_values)
+        shape = (*states.shape[:2], layers, 2, self.heads, -1)
+        parts = self.project(states).reshape(shape)
+        parts[:, :, :, 0] = round_rows(parts[:, :, :, 0])
+        parts[:, :, :, 1] = round_to(parts[:, :, :, 1], self.round_values[:, None, None])
+        return parts
+
+
+class ExactNorm:
+    """Layer norm with sums in float64."""
+
+    def __init__(self, weight: Array, bias: Array, eps: float) -> None:
+        self.weight, self.bias, self.eps = weight, bias, eps
+
+    def __call__(self, x: Array) -> Array:
+        far = x.astype(np.float64)
+        far -= far.mean(-1, keepdims=True)
+        variance = np.square(far).mean(-1, keepdims=True)
+        normal = (far / np.sqrt(variance + self.eps)).astype(np.float32)
+        return normal * self.weight + self.bias
+
+
+class ExactResidual:
+    """A residual connection with layer norm, before the sublayer or after it."""
+
+    def __init__(self, norm: ExactNorm, before: bool) -> None:
+        self.norm, self.before = norm, before
+
+    def __call__(self, x: Array, sublayer: Callable[[Array], Array]) -> Array:
+        if self.before:
+            return x + sublayer(self.norm(x))
+        return self.norm(sublayer(x) + x)
+
+
+def sigmoid(x: Array) -> Array:
+    """In float64, the kind of exp does not change what float32 shows."""
+    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def swish(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "swish": swish}

@@ -8,59 +8,54 @@ A row of inputs is rounded in steps of its largest number. In a trained model th
 are the largest in nearly every row, and make the steps of all others coarse. So the mean of every
 input is subtracted before rounding, which the bias makes up for, and the largest inputs come
 several times: what does not fit into one byte goes to the next, which has the same weights. Both
-change no weight, and a model that computes with floats ignores them.
-
-Which inputs are large is measured when a model is packed: it translates made-up sentences of random
-tokens. The inputs that are large in real text are large there too, so packing needs no text.
+change no weight, and a model that computes with floats ignores them. `measuring` finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
 
-from waitinfo.model.attention import CrossAttention
-from waitinfo.model.transformer import Transformer
-from waitinfo.model.views import Encoded
-from waitinfo.text.special import BOS, EOS, SPECIALS
+Array = Any  # a NumPy array
+Stored = Mapping[str, Array]
 
 # Weights
 
 SCALE = ":scale"  # suffix of a matrix's name
 CENTER, REPEATED = ":center", ":repeated"  # of what is done to its inputs
 _BESIDE = (SCALE, CENTER, REPEATED)
+_TINY = np.finfo(np.float32).tiny
 
 
-def quantize(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Store every matrix as integers and one scale per row; keep other tensors unchanged.
+def quantize(weights: Stored) -> dict[str, Array]:
+    """Store every matrix as integers and one scale per row; keep other arrays unchanged.
 
     Matrices that are integers already stay as they are.
     """
-    stored: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        if tensor.dim() != 2 or tensor.dtype == torch.int8:
-            stored[name] = tensor
+    stored: dict[str, Array] = {}
+    for name, array in weights.items():
+        if array.ndim != 2 or array.dtype == np.int8:
+            stored[name] = array
             continue
-        exact = tensor.float()
-        scale = (exact.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-        stored[name] = (exact / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+        exact = array.astype(np.float32)
+        scale = np.maximum(np.abs(exact).max(1) / np.float32(127), _TINY)
+        stored[name] = (exact / scale[:, None]).round().clip(-127, 127).astype(np.int8)
         stored[name + SCALE] = scale
     return stored
 
 
-def dequantize(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Restore float32 matrices; tensors without a scale stay unchanged."""
+def dequantize(stored: Stored) -> dict[str, Array]:
+    """Restore float32 matrices; arrays without a scale stay unchanged."""
     weights = {}
-    for name, tensor in stored.items():
+    for name, array in stored.items():
         if name.endswith(_BESIDE):
             continue
         scale = stored.get(name + SCALE)
-        weights[name] = tensor if scale is None else tensor.float().mul_(scale[:, None])
+        weights[name] = array if scale is None else array.astype(np.float32) * scale[:, None]
     return weights
 
 
@@ -73,151 +68,64 @@ LEVELS = 127
 class Preparation:
     """What is done to the inputs of one product."""
 
-    center: Tensor  # [in] subtracted; float32
-    repeated: Tensor  # [E] inputs that come again, behind the others; int32
+    center: NDArray[np.float32]  # [in] subtracted
+    repeated: NDArray[np.int32]  # [E] inputs that come again, behind the others
 
     def __post_init__(self) -> None:
-        inputs, repeats = self.center.numel(), self.repeated.numel()
-        if self.center.dim() != 1 or self.repeated.dim() != 1 or repeats > inputs:
+        inputs, repeats = self.center.size, self.repeated.size
+        if self.center.ndim != 1 or self.repeated.ndim != 1 or repeats > inputs:
             raise ValueError(f"{inputs} inputs cannot have {repeats} repetitions")
         if repeats and not 0 <= int(self.repeated.min()) <= int(self.repeated.max()) < inputs:
             raise ValueError(f"a repeated input is not one of {inputs}")
 
     @property
-    def share(self) -> Tensor:
+    def share(self) -> NDArray[np.float32]:
         """[in] 1 / how often each input comes."""
-        return 1 / (1 + torch.bincount(self.repeated.long(), minlength=len(self.center))).float()
+        times = 1 + np.bincount(self.repeated, minlength=len(self.center))
+        return np.float32(1) / times.astype(np.float32)
 
     @property
-    def before(self) -> Tensor:
+    def before(self) -> NDArray[np.int32]:
         """[E] how much of an input the bytes before this repetition hold."""
-        earlier = torch.tril(self.repeated[:, None] == self.repeated).sum(1)
-        return LEVELS * earlier.to(torch.int32)
+        earlier = np.tril(self.repeated[:, None] == self.repeated).sum(1)
+        return (LEVELS * earlier).astype(np.int32)
 
-    def widen(self, weight: Tensor) -> Tensor:
+    def widen(self, weight: Array) -> Array:
         """Weights [out, in] for the inputs and their repetitions."""
-        return torch.cat([weight, weight.index_select(1, self.repeated.long())], 1)
+        return np.concatenate([weight, weight[:, self.repeated]], 1)
 
-    def shift(self, weight: Tensor, scale: Tensor) -> Tensor:
+    def shift(self, weight: Array, scale: Array) -> NDArray[np.float32]:
         """What the bias must add for the center."""
         if weight.shape[1] != len(self.center):
             raise ValueError(f"{weight.shape[1]} inputs, but {len(self.center)} are prepared")
-        # Exact in any order, since `measure_inputs` leaves the center few bits. In small parts,
-        # because the embedding is large in float64.
-        center = self.center.double()
-        products = torch.cat([(part * center).sum(1) for part in weight.split(64)])
-        return (products * scale.double()).float()
+        # Exact in any order, since `measure_inputs` leaves the center few bits. In parts, because
+        # the embedding is large in float64.
+        center, sums = self.center.astype(np.float64), np.empty(len(weight))
+        for start in range(0, len(weight), 1024):
+            part = slice(start, start + 1024)
+            sums[part] = weight[part].astype(np.float64) @ center
+        return (sums * scale.astype(np.float64)).astype(np.float32)
 
 
 class Rounding:
-    """Rounds rows of prepared inputs, by torch."""
+    """Rounds rows of inputs to whole numbers, each row in steps of its largest number."""
 
-    def __init__(self, prepared: Preparation) -> None:
-        self.center, self.share = prepared.center, prepared.share
-        self.repeated, self.before = prepared.repeated.long(), prepared.before.float()
-        self.levels = torch.tensor(float(LEVELS))
+    def __init__(self, levels: int, prepared: Preparation | None = None) -> None:
+        self.levels, self.prepared = np.float32(levels), prepared
+        if prepared is not None:
+            self.center, self.share = prepared.center, prepared.share
+            self.repeated, self.before = prepared.repeated, prepared.before.astype(np.float32)
 
-    def __call__(self, rows: Tensor, smallest: float) -> tuple[Tensor, Tensor]:
-        """[R, in] -> whole numbers [R, in + E] in -127 … 127, and the largest number [R, 1]."""
+    def __call__(self, rows: Array, smallest: float) -> tuple[Array, Array]:
+        """[R, in] -> whole numbers [R, in + E] up to the levels, and the largest number [R, 1]."""
+        if self.prepared is None:
+            largest = np.maximum(np.abs(rows).max(-1, keepdims=True), np.float32(smallest))
+            return (rows * (self.levels / largest)).round(), largest
         rows = rows - self.center
-        largest = (rows * self.share).abs_().amax(-1, True).clamp_min_(smallest)
-        whole = rows.mul_(torch.div(self.levels, largest)).round_()  # `/` would round twice
-        again = whole.index_select(1, self.repeated)
-        again = again - again.clamp(-self.before, self.before)
-        return torch.cat([whole, again], 1).clamp_(-LEVELS, LEVELS), largest
-
-
-# Measuring
-
-SENTENCES, LENGTH = 64, 24
-PASSES = 2  # that make the translations
-REPEATS = 4  # repeated inputs of a product: as many as are multiplied together
-CENTER_STEP = 2.0**-12  # so that products with 8-bit weights add up exactly in float64
-PREPARED = ("project", "out", "queries", "inner")  # matrices whose inputs have both signs
-
-
-@torch.inference_mode()
-def measure_inputs(model: Transformer) -> dict[str, Tensor]:
-    """Preparations of the inputs of all products, to be stored beside the weights.
-
-    Nothing for a model with special cross-attention, whose decoder needs its system.
-    """
-    if model.config.cross_attention != CrossAttention.name:
-        return {}
-    sources, targets = _sentences(model)
-    with _recording(model) as seen:
-        states = _decode(model, _encode(model, sources), targets)
-    name = "source_embedding" if model.config.joint else "target_embedding"
-    seen[f"{name}.weight"] = states
-    stored: dict[str, Tensor] = {}
-    for name, inputs in seen.items():
-        center, repeated = _prepare(inputs.flatten(0, -2).float().cpu())
-        stored |= {name + CENTER: center, name + REPEATED: repeated}
-    return stored
-
-
-def _prepare(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of inputs [R, in], and those that differ from it most."""
-    center = (rows.mean(0) / CENTER_STEP).round() * CENTER_STEP
-    largest, times = (rows - center).abs().amax(0), torch.ones_like(center)
-    repeated = []
-    for _ in range(min(REPEATS, len(center))):
-        repeated.append((largest / times).argmax())
-        times[repeated[-1]] += 1
-    return center, torch.stack(repeated).sort().values.to(torch.int32)
-
-
-def _sentences(model: Transformer) -> tuple[Tensor, Tensor]:
-    """Random sources, and decoder inputs that resemble their translations.
-
-    The decoder's best tokens after random ones are its next inputs, and so on.
-    """
-    draw = torch.Generator().manual_seed(0)
-    config, shape = model.config, (SENTENCES, LENGTH)
-    sources, targets = (
-        torch.randint(min(SPECIALS, size - 1), size, shape, generator=draw).to(model.device)
-        for size in (config.source_vocabulary, config.target_vocabulary)
-    )
-    sources[:, -1], targets[:, 0] = EOS, BOS
-    encoded = _encode(model, sources)
-    for _ in range(PASSES):
-        best = model.logits(_decode(model, encoded, targets)).argmax(-1)
-        targets = torch.cat([targets[:, :1], best[:, :-1]], 1)
-    return sources, targets
-
-
-def _encode(model: Transformer, sources: Tensor) -> Encoded:
-    lengths = torch.full((SENTENCES,), LENGTH, device=model.device)
-    return model.encode(model.embed_source(sources), lengths)
-
-
-def _decode(model: Transformer, encoded: Encoded, targets: Tensor) -> Tensor:
-    """States of the decoder, which sees as many source tokens as it has written."""
-    visible = torch.arange(1, LENGTH + 1, device=model.device).expand(SENTENCES, -1)
-    return model.decode(model.embed_target(targets), encoded, visible).states
-
-
-@contextmanager
-def _recording(model: Transformer) -> Iterator[dict[str, Tensor]]:
-    """Inputs of the products by the names of their matrices, while the model runs."""
-    seen: dict[str, Tensor] = {}
-    hooks = []
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear) or not _is_prepared(name):
-            continue
-
-        def record(_: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
-            seen[f"{name}.weight"] = inputs[0]
-
-        hooks.append(module.register_forward_pre_hook(record))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _is_prepared(name: str) -> bool:
-    if "_layers." not in name or name.endswith("feed_forward.out"):  # not info; not after a ReLU
-        return False
-    return name.rpartition(".")[2] in PREPARED
+        largest = np.abs(rows * self.share).max(-1, keepdims=True)
+        largest = np.maximum(largest, np.float32(smallest))
+        whole = (rows * (self.levels / largest)).round()  # `/` would round twice
+        again = whole[:, self.repeated]
+        again = again - again.clip(-self.before, self.before)
+        both = np.concatenate([whole, again], 1)
+        return both.clip(-self.levels, self.levels), largest

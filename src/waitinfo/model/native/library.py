@@ -1,7 +1,7 @@
 """The compiled kernels, if they were built for this machine; see kernels.c.
 
 They are optional. A wheel brings them, and installing from source builds them where there is a C
-compiler; without them the same arithmetic is done by torch (`model.integers`), more slowly.
+compiler; without them the same arithmetic is done by NumPy (`model.integers`), more slowly.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from waitinfo.threads import thread_count
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
 KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
@@ -138,7 +139,7 @@ def source_stamp() -> int:
 
 @lru_cache(maxsize=1)
 def find_kernels() -> Library | None:
-    """The kernels for this CPU; None where they were not built or would be slower than torch."""
+    """The kernels for this CPU; None where they were not built, or are only plain C."""
     wanted = os.environ.get(SWITCH)
     found = sorted(Path(__file__).parent.glob("_kernels*.so"))
     if wanted == "0" or not found:
@@ -167,13 +168,13 @@ MOST_ROWS = 256
 
 
 def divide(count: int, rows: NDArray[np.int32] | None = None) -> list[slice]:
-    """Parts of `count` rows for each of torch's threads; equal `rows` stay together.
+    """Parts of `count` rows for each thread; equal `rows` stay together.
 
     Parts have at most about MOST_ROWS, whose numbers fit into a cache.
     """
     if count < LEAST_ROWS:
         return [slice(0, count)]
-    parts = max(torch.get_num_threads(), -(-count // MOST_ROWS))
+    parts = max(thread_count(), -(-count // MOST_ROWS))
     ends = [count * (i + 1) // parts for i in range(parts)]
     if rows is not None:
         starts = np.flatnonzero(np.diff(rows)) + 1  # where another row begins
@@ -194,7 +195,7 @@ def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
         for part in waiting:
             compute(part)
 
-    others = min(torch.get_num_threads(), len(parts)) - 1
+    others = min(thread_count(), len(parts)) - 1
     running = [_pool(others).submit(work) for _ in range(others)]
     try:
         work()

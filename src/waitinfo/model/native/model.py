@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from waitinfo.model.native.library import (
     KEYS,
@@ -26,7 +25,9 @@ from waitinfo.text.special import BOS, PAD
 
 if TYPE_CHECKING:
     from waitinfo.model.config import ModelConfig
-    from waitinfo.model.transformer import Transformer
+    from waitinfo.model.integers.conversion import IntegerLayer, Parts
+    from waitinfo.model.integers.matrix import IntegerMatrix
+    from waitinfo.model.native.weights import NativeMatrix
 
 NEVER = np.array([PAD, BOS], np.int32)  # tokens that are not written
 Int32s = NDArray[np.int32]
@@ -38,46 +39,45 @@ class NativeModel:
     It holds addresses of the model's weights, and so belongs to that model.
     """
 
-    def __init__(self, model: Transformer, code: Library) -> None:
+    def __init__(self, config: ModelConfig, parts: Parts, code: Library) -> None:
         self.code = code
-        self._kept: list[Any] = []
-        encoder = [self._layer(layer) for layer in model.encoder_layers]
-        decoder = [self._layer(layer) for layer in model.decoder_layers]
-        config = model.config
-        memory: Any = model.joint_memory
+        self._kept: list[Any] = [parts]
+        encoder, decoder = (
+            [self._layer(layer) for layer in some] for some in (parts.encoder, parts.decoder)
+        )
+        memory: Any = parts.memory
         before = config.norm == "pre"
-        target: Any = model.target_embedding
-        self.embedding = target.scores.native
+        self.embedding = _native(parts.target.scores)
         self.model = Model(
             config.width, config.heads, len(encoder), len(decoder), int(before),
             (Layer * len(encoder))(*encoder), (Layer * len(decoder))(*decoder),
-            self._norm(model.encoder_norm) if before else Norm(),
-            self._norm(model.decoder_norm) if before else Norm(),
-            memory.project.native.linear, self._address(memory.round_values.flatten()),
+            self._norm(parts.encoder_norm) if before else Norm(),
+            self._norm(parts.decoder_norm) if before else Norm(),
+            _native(memory.project).linear, self._address(memory.round_values),
         )  # fmt: skip
 
-    def _address(self, tensor: Tensor) -> int:
-        array = tensor.detach().contiguous().numpy()
+    def _address(self, array: NDArray[Any]) -> int:
+        array = np.ascontiguousarray(array)
         self._kept.append(array)
         return array.ctypes.data
 
     def _norm(self, norm: Any) -> Norm:
         return Norm(self._address(norm.weight), self._address(norm.bias), norm.eps)
 
-    def _layer(self, layer: nn.Module) -> Layer:
-        found: Any = layer
-        cross = getattr(found, "cross", None)
+    def _layer(self, layer: IntegerLayer) -> Layer:
+        cross: Any = layer.cross
+        attention: Any = layer.attention
         return Layer(
-            found.attention.project.native.linear,
-            found.attention.out.native.linear,
-            cross.queries.native.linear if cross else Linear(),
-            cross.out.native.linear if cross else Linear(),
-            found.feed_forward.inner.native.linear,
-            found.feed_forward.out.native.linear,
-            self._norm(found.around_attention.norm),
-            self._norm(found.around_cross.norm) if cross else Norm(),
-            self._norm(found.around_feed_forward.norm),
-            found.attention.round_values,
+            _native(attention.project).linear,
+            _native(attention.out).linear,
+            _native(cross.queries).linear if cross else Linear(),
+            _native(cross.out).linear if cross else Linear(),
+            _native(layer.feed_forward.inner).linear,
+            _native(layer.feed_forward.out).linear,
+            self._norm(layer.around_attention.norm),
+            self._norm(layer.around_cross.norm) if layer.around_cross else Norm(),
+            self._norm(layer.around_feed_forward.norm),
+            attention.round_values,
         )
 
     @staticmethod
@@ -91,7 +91,7 @@ class NativeModel:
         return NativeCaches(layers, rows, heads, self.model.width // heads, capacity)
 
     def remember(self, x: NDArray[np.float32], rows: Int32s, at: Int32s, to: NativeCaches) -> None:
-        """Store keys and values of the source [N, layers, 2, d] that torch has computed."""
+        """Store keys and values of the source [N, layers, 2, d] that are computed already."""
         self.code.call(
             "waitinfo_remember", ctypes.byref(self.model), len(x), address(x), address(rows),
             address(at), to.layers,
@@ -155,6 +155,11 @@ class NativeModel:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
         """The best next token of every row, its logit, and all logits if asked for."""
         return self.embedding.best(states, NEVER, scores)
+
+
+def _native(matrix: IntegerMatrix) -> NativeMatrix:
+    assert matrix.native is not None
+    return matrix.native
 
 
 class NativeCaches:

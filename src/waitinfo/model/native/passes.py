@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from waitinfo.model.native.library import Reading, Writing, address, divide, run
 from waitinfo.model.native.model import NEVER, NativeCaches, NativeModel
@@ -26,7 +25,7 @@ class Side(NamedTuple):
 
     model: NativeModel
     embedding: NativeEmbedding | None  # None: the kernels cannot compute its info
-    positions: Tensor  # [positions, d]
+    positions: Numbers  # [positions, d]
     caches: NativeCaches
     memories: NativeCaches
 
@@ -36,7 +35,7 @@ class Side(NamedTuple):
         return {
             "model": ctypes.pointer(self.model.model),
             "embedding": None if embedding is None else ctypes.pointer(embedding.embedding),
-            "positions": self.positions.data_ptr(),
+            "positions": self.positions.ctypes.data,
             "caches": self.caches.layers,
             "memories": self.memories.layers,
         }
@@ -71,7 +70,7 @@ class NativeReading(_Pass):
     """Embeds and encodes source tokens of some rows, and keeps their info."""
 
     def __init__(
-        self, side: Side, info: tuple[Tensor, NDArray[np.float64]] | None, aware: bool
+        self, side: Side, info: tuple[Numbers, NDArray[np.float64]] | None, aware: bool
     ) -> None:
         """info: [slots, S] by position, and [slots, S] in total, by number of tokens.
 
@@ -84,7 +83,7 @@ class NativeReading(_Pass):
         shapes |= {"x": (np.float32, (side.model.model.width,)), "finite": (np.bool_, ())}
         if info is not None:
             known, received = info
-            struct.source_info, struct.source_width = known.data_ptr(), known.shape[1]
+            struct.source_info, struct.source_width = known.ctypes.data, known.shape[1]
             struct.received, struct.received_width = received.ctypes.data, received.shape[1]
             shapes["info"] = (np.float32, ())
         super().__init__(struct, shapes)
@@ -94,7 +93,7 @@ class NativeReading(_Pass):
         tokens: Sequence[int],
         rows: Sequence[int],
         at: Sequence[int],
-        embedded: tuple[Tensor, Tensor | None] | None = None,
+        embedded: tuple[Numbers, Numbers | None] | None = None,
     ) -> list[bool]:
         """Encode tokens at the positions `at` of `rows`; the tokens of a row are in order.
 
@@ -126,10 +125,10 @@ class NativeWriting(_Pass):
     def __init__(
         self,
         side: Side,
-        next_x: Tensor,
-        next_info: Tensor | None,
+        next_x: Numbers,
+        next_info: Numbers | None,
         counts: tuple[NDArray[np.int64], NDArray[np.int64]],
-        source_info: Tensor | None,
+        source_info: Numbers | None,
         aware: bool,
         scores: bool,
         weights: int = 0,
@@ -142,8 +141,8 @@ class NativeWriting(_Pass):
         self.code, linear = side.model.code, side.model.embedding.linear
         self._kept = (side, next_x, next_info, counts, source_info)
         struct = Writing(
-            **side.fields(), scores=ctypes.pointer(linear), next_x=next_x.data_ptr(),
-            next_info=None if next_info is None else next_info.data_ptr(),
+            **side.fields(), scores=ctypes.pointer(linear), next_x=next_x.ctypes.data,
+            next_info=None if next_info is None else next_info.ctypes.data,
             read=address(counts[0]), written=address(counts[1]), never=address(NEVER),
             nevers=len(NEVER), aware=aware and next_info is not None,
         )  # fmt: skip
@@ -153,7 +152,7 @@ class NativeWriting(_Pass):
         if next_info is not None:
             shapes |= dict.fromkeys(("info", "embedded_info"), (np.float32, ()))
         if source_info is not None:
-            struct.source_info, struct.source_width = source_info.data_ptr(), source_info.shape[1]
+            struct.source_info, struct.source_width = source_info.ctypes.data, source_info.shape[1]
             shapes["bias"] = (np.float32, source_info.shape[1:])
         if scores:
             shapes["scored"] = (np.float32, (linear.outputs,))

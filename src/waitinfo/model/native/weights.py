@@ -11,15 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from waitinfo.model.native.library import Embedding, Library, Linear, address, divide, run
 from waitinfo.text.special import BOS
 
 if TYPE_CHECKING:
-    from waitinfo.model.info import TokenInfo
+    from waitinfo.model.integers.info import ArrayInfo
     from waitinfo.model.integers.matrix import IntegerEmbedding
     from waitinfo.model.integers.packing import Preparation
 
@@ -83,9 +81,9 @@ class NativeMatrix:
     def __init__(
         self,
         code: Library,
-        weight: Tensor,
-        factor: Tensor,
-        bias: Tensor | None,
+        weight: NDArray[np.int8],
+        factor: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
         positive: bool = False,
         prepared: Preparation | None = None,
     ) -> None:
@@ -96,9 +94,9 @@ class NativeMatrix:
         repeats = 0 if repeated is None else len(repeated)
         size = code.code.waitinfo_packed_size(outputs, inputs + repeats)
         self.weights = weight_memory(size)
-        # An address keeps no array alive: these are copies where tensors are not contiguous.
+        # An address keeps no array alive: these may be copies.
         plain, *scaling = (
-            None if part is None else part.contiguous().numpy() for part in (weight, factor, bias)
+            None if part is None else np.ascontiguousarray(part) for part in (weight, factor, bias)
         )
         groups = code.code.waitinfo_pack(
             address(plain), outputs, inputs, address(repeated), repeats, int(positive),
@@ -110,9 +108,9 @@ class NativeMatrix:
         )  # fmt: skip
         self.linear.repeats = repeats
 
-    def __call__(self, x: Tensor, whole: bool = False) -> Tensor:
+    def __call__(self, x: NDArray[np.float32], whole: bool = False) -> NDArray[np.float32]:
         """x W^T + b for rows x [R, in]; `whole`: of whole numbers, which are not scaled."""
-        rows = x.contiguous().numpy()
+        rows = np.ascontiguousarray(x, np.float32)
         result = np.empty((len(rows), self.linear.outputs), np.float32)
         pointer = ctypes.byref(self.linear)
 
@@ -123,7 +121,7 @@ class NativeMatrix:
             )  # fmt: skip
 
         run(divide(len(rows)), compute)
-        return torch.from_numpy(result)
+        return result
 
     def best(
         self, rows: NDArray[Any], never: NDArray[np.int32], scores: bool
@@ -147,8 +145,8 @@ class NativeMatrix:
 
 def _arrays(prepared: Preparation) -> list[NDArray[Any]]:
     """In the order of `Linear`."""
-    tensors = (prepared.center, prepared.share, prepared.repeated, prepared.before)
-    return [tensor.contiguous().numpy() for tensor in tensors]
+    arrays = (prepared.center, prepared.share, prepared.repeated, prepared.before)
+    return [np.ascontiguousarray(array) for array in arrays]
 
 
 # Embeddings
@@ -160,39 +158,27 @@ class NativeEmbedding:
     It holds addresses of the modules' weights, and so belongs to their model.
     """
 
-    def __init__(self, code: Library, embedding: IntegerEmbedding, info: TokenInfo | None) -> None:
+    def __init__(self, code: Library, embedding: IntegerEmbedding, info: ArrayInfo | None) -> None:
         self.code, self.has_info = code, info is not None
-        vocabulary, width = embedding.weight.shape
-        table = out = None
-        hidden = Linear()
-        if info is not None and info.kind == "attention":
-            quantizer: Any = info.quantizer
-            hidden = quantizer.hidden.matrix.native.linear
-            out = quantizer.weight.contiguous().numpy()
-        elif info is not None:
-            values = info.table if info.kind == "frequency" else torch.ones(vocabulary)
-            table = values.float().contiguous().numpy()
-        arrays = (embedding.weight.contiguous().numpy(), embedding.scale.flatten().numpy())
-        self._kept = (*arrays, table, out)
+        table, hidden, out = None, Linear(), None
+        if info is not None:
+            table, hidden, out = info.native()
+        width = embedding.weight.shape[1]
+        given = (embedding.weight, embedding.scale.ravel(), table, out)
+        arrays = [None if array is None else np.ascontiguousarray(array) for array in given]
+        self._kept = (*arrays, info)
         self.width = width
-        self.embedding = Embedding(
-            *(address(array) for array in (*arrays, table, out)),
-            hidden, width, BOS, math.sqrt(width),
-        )  # fmt: skip
+        self.embedding = Embedding(*map(address, arrays), hidden, width, BOS, math.sqrt(width))
 
-    @staticmethod
-    def fits(info: TokenInfo | None) -> bool:
-        """Whether the kernels can compute the info: not with a matrix that was stored as floats."""
-        hidden: Any = None if info is None or info.kind != "attention" else info.quantizer.hidden
-        return hidden is None or hidden.weight_parts == 1
-
-    def __call__(self, tokens: Tensor, at: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, tokens: NDArray[Any], at: NDArray[Any], table: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Tokens [B, T] at positions [B, T] -> [B, T, d], and their info [B, T]."""
         shape = tokens.shape
-        flat, places = (part.reshape(-1).numpy().astype(np.int32) for part in (tokens, at))
+        flat, places = (part.reshape(-1).astype(np.int32) for part in (tokens, at))
         x = np.empty((len(flat), self.width), np.float32)
         info = np.empty(len(flat), np.float32) if self.has_info else None
-        positions = address(table.numpy())
+        positions = address(table)
 
         def compute(part: slice) -> None:
             some = None if info is None else info[part]
@@ -203,5 +189,4 @@ class NativeEmbedding:
             )  # fmt: skip
 
         run(divide(len(flat)), compute)
-        values = None if info is None else torch.from_numpy(info).view(shape)
-        return torch.from_numpy(x).view(*shape, -1), values
+        return x.reshape(*shape, -1), None if info is None else info.reshape(shape)

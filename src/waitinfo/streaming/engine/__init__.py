@@ -1,11 +1,13 @@
 """The engine: many streams on one model, each at its own pace, nothing computed twice.
 
 `engine` runs the rounds, `slots` holds the state of every stream, `decision` says who READs, WRITEs
-or ends, and a `backend` computes: with torch (`plain`), compiled code (`compiled`), or recorded
+or ends, and a `backend` computes: layer by layer (`plain`), compiled code (`compiled`), or recorded
 (`streaming.recorded`).
 """
 
-from waitinfo.model.transformer import Transformer
+from typing import Any
+
+from waitinfo.model import Network
 from waitinfo.streaming.engine.decision import length_limit
 from waitinfo.streaming.engine.engine import ENDINGS, NOT_FINITE, Engine
 from waitinfo.streaming.engine.events import READ, WRITE, Kind, TokenEvent
@@ -18,7 +20,7 @@ __all__ = [
 
 
 def new_engine(
-    model: Transformer,
+    model: Network,
     system: System,
     slots: int,
     capacity: int,
@@ -30,9 +32,9 @@ def new_engine(
 
     Its usual launches are recorded now. Systems and models that cannot be recorded get another.
     """
-    from waitinfo.streaming.recorded import new_backend, recordable
+    make: Any = None
+    if recorded and model.device.type == "cuda":
+        from waitinfo.streaming.recorded import new_backend, recordable
 
-    make = None
-    if recorded and model.device.type == "cuda" and recordable(model, system):
-        make = new_backend
+        make = new_backend if recordable(model, system) else None
     return Engine(model, system, slots, capacity, ending, round_tokens, make)

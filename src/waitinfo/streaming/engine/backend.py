@@ -3,6 +3,7 @@
 | backend | computes with | decides |
 |---|---|---|
 | `torch` (`plain`) | torch, on any device | on the host, `HostBackend` |
+| `numpy` (`plain`) | NumPy: models with integers | on the host, `HostBackend` |
 | `native` (`compiled`) | compiled code for integers, on a CPU | on the host, `HostBackend` |
 | `recorded` | CUDA graphs | on the device, `recorded.steps` |
 
@@ -14,17 +15,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
 from waitinfo.streaming.engine.events import Reason, TokenEvent
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
 from waitinfo.systems.base import System
-from waitinfo.systems.interface import NONE, OF_STATE, PolicyState, Step, as_array
+from waitinfo.systems.interface import NONE, OF_STATE, PolicyState, Step, ask
 from waitinfo.text.special import EOS
 
 PASS_TOKENS = 8192  # source tokens in one pass, padding counted
@@ -44,10 +44,11 @@ class Rules(NamedTuple):
 class Backend(ABC):
     """The caches of all slots, and what computes on them."""
 
-    name: ClassVar[str]
+    name: str
 
-    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
-        self.model, self.system, self.slots, self.rules = model, system, slots, rules
+    def __init__(self, model: Network, system: System, slots: Slots, rules: Rules) -> None:
+        self.model: Any = model
+        self.system, self.slots, self.rules = system, slots, rules
 
     @property
     @abstractmethod
@@ -103,7 +104,7 @@ class Candidates(NamedTuple):
 class HostBackend(Backend):
     """Rounds that decide on the host. A backend below it computes."""
 
-    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+    def __init__(self, model: Network, system: System, slots: Slots, rules: Rules) -> None:
         super().__init__(model, system, slots, rules)
         self.causal = model.config.encoder == "causal"
         self.computes_again = system.computes_again(model.config)
@@ -141,11 +142,10 @@ class HostBackend(Backend):
         length = self.slots.length.item(slot)
         if self.causal or self.model.source_info is None or not length:
             return
-        tokens = torch.from_numpy(self.slots.sources[slot : slot + 1, :length])
-        with torch.inference_mode():
-            info = self.model.embed_source(tokens.to(self.model.device)).info
-        assert info is not None
-        self.slots.receive(slot, 0, info[0].double().cpu().numpy())
+        tokens = self.model.given(self.slots.sources[slot : slot + 1, :length])
+        with self.model.computing():
+            info = self.model.shown(self.model.embed_source(tokens).info)
+        self.slots.receive(slot, 0, info[0].astype(np.float64))
 
     def _available(self, rows: Chosen) -> Numbers:
         """Source tokens that each row may have read by now."""
@@ -253,7 +253,7 @@ class HostBackend(Backend):
         if self._asks_state:
             assert not isinstance(rows, int)
             state.asked = slots.asked(rows, self.system)
-        wanted: Any = ready(state) if self._for_arrays else ready(state.tensors()).numpy()
+        wanted: Any = ready(state) if self._for_arrays else ask(ready, state)
         if slots.forced:
             assert not isinstance(rows, int)
             forced, due = slots.forced.following(rows)
@@ -328,17 +328,13 @@ class HostBackend(Backend):
 
     def _ask(self, method: str, state: PolicyState, found: Candidates) -> Numbers:
         """[R] or [R, M] what a method of the policy says about a step."""
-        ask, step = getattr(self.system, method), found.step
-        assert step is not None
-        if getattr(ask, "for_arrays", False):
-            return ask(state, step.arrays())
-        return as_array(ask(state.tensors(), step.tensors()))
+        found_out: Numbers = ask(getattr(self.system, method), state, found.step)
+        return found_out
 
     def _predict_before(self, rows: Chosen, state: PolicyState) -> Numbers:
         """[R] `Step.before`. After a refusal it may be known, else it takes another pass."""
-        slots, ask = self.slots, self.system.earlier
-        arrays = getattr(ask, "for_arrays", False)
-        earlier = as_array(ask(state if arrays else state.tensors())).astype(np.int64)
+        slots = self.slots
+        earlier = ask(self.system.earlier, state).astype(np.int64)
         known = (slots.tried_at[rows] == earlier) & (earlier > 0)
         found = np.where(known, slots.tried[rows], NONE)
         missing = ~known & (earlier > 0)

@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.model.attention import CrossAttention
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
+from waitinfo.model.config import PLAIN
 from waitinfo.streaming.engine.backend import PASS_TOKENS, Backend, Events, Rules
 from waitinfo.streaming.engine.compiled import NativeBackend, compiled
 from waitinfo.streaming.engine.events import TokenEvent
-from waitinfo.streaming.engine.plain import TorchBackend
+from waitinfo.streaming.engine.plain import PlainBackend
 from waitinfo.streaming.engine.slots import Chosen, Path, Slots
 from waitinfo.systems.base import System
 from waitinfo.text.special import BOS, EOS
@@ -39,22 +38,20 @@ class Engine:
 
     A round encodes about `round_tokens` source tokens, so that one long text does not delay the
     other slots. `backend` makes what computes; without it, that is compiled code where there is
-    some for the model, else torch. Not thread-safe.
+    some for the model, else `PlainBackend`. Not thread-safe.
     """
 
     cuts_loops: ClassVar[bool] = True
 
-    @torch.no_grad()
-    @torch.inference_mode(False)  # slots are also changed outside of it
     def __init__(
         self,
-        model: Transformer,
+        model: Network,
         system: System,
         slots: int = 32,
         capacity: int = 256,
         ending: str = "guard",
         round_tokens: int = PASS_TOKENS,
-        backend: Callable[[Transformer, System, Slots, Rules], Backend] | None = None,
+        backend: Callable[[Network, System, Slots, Rules], Backend] | None = None,
     ) -> None:
         if ending not in ENDINGS:
             raise unknown("ending", ending, ENDINGS)
@@ -66,9 +63,10 @@ class Engine:
         self.has_info = model.source_info is not None
         self.state = Slots(slots, capacity, system.memory)
         if backend is None:
-            backend = NativeBackend if compiled(model, system) else TorchBackend
+            backend = NativeBackend if compiled(model, system) else PlainBackend
         rules = Rules(ending == "guard", self.cuts_loops, round_tokens)
-        self.backend = backend(model, system, self.state, rules)
+        with model.building():
+            self.backend = backend(model, system, self.state, rules)
         self._found: Events = []  # of the round under way
 
     # Slots
@@ -191,7 +189,6 @@ class Engine:
         else:
             self.state.steered.discard(slot)
 
-    @torch.inference_mode()
     def alignment(self, slot: int) -> NDArray[Any]:
         """[T, S] how much each token written has looked at each source token read.
 
@@ -248,7 +245,7 @@ def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
 
 
 def align(
-    model: Transformer, source: Sequence[int], written: Sequence[int], path: Sequence[int]
+    model: Network, source: Sequence[int], written: Sequence[int], path: Sequence[int]
 ) -> NDArray[Any]:
     """[T, S] how much each token written has looked at each source token read.
 
@@ -256,15 +253,17 @@ def align(
     """
     tokens = [token for token in written if token != EOS]
     path = list(path[: len(tokens)])
-    if not tokens or model.config.cross_attention != CrossAttention.name:
+    if not tokens or model.config.cross_attention != PLAIN:
         return align_by_path(path, len(source))
     # Encoded again: the caches may hold other numbers than attention takes.
-    device = model.device
-    lengths = torch.tensor([len(source)], device=device)
-    encoded = model.encode(model.embed_source(torch.tensor([source], device=device)), lengths)
-    target = model.embed_target(torch.tensor([[BOS, *tokens[:-1]]], device=device))
-    visible = torch.tensor([path], device=device)
-    return model.alignment(target, encoded, visible)[0].double().cpu().numpy()
+    network: Any = model
+    given = network.given
+    with network.computing():
+        source_in = network.embed_source(given(np.array([source])))
+        encoded = network.encode(source_in, given(np.array([len(source)])))
+        target = network.embed_target(given(np.array([[BOS, *tokens[:-1]]])))
+        weights = network.alignment(target, encoded, given(np.array([path])))
+        return network.shown(weights)[0].astype(np.float64)  # type: ignore[no-any-return]
 
 
 def align_by_path(path: Sequence[int], read: int) -> NDArray[Any]:

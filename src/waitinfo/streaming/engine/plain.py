@@ -1,27 +1,28 @@
-"""The backend that computes with torch: every model and system, on any device."""
+"""The backend that calls a model layer by layer: every model and system, on any device.
+
+A model in torch computes with tensors, one of integers with NumPy's arrays. Both have the same
+methods; `given` and `shown` lead from arrays to a model's own numbers and back.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from waitinfo.model.cache import CacheRows
-from waitinfo.model.transformer import Transformer
+from waitinfo.model import Network
 from waitinfo.model.views import AttentionReport, CachePosition, Decoded, Embedded, Encoded, Memory
 from waitinfo.streaming.engine.backend import PASS_TOKENS, Candidates, HostBackend, Rules
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
 from waitinfo.systems.base import System
-from waitinfo.systems.interface import PolicyState, Step
+from waitinfo.systems.interface import PolicyState, Step, ask
 from waitinfo.text.special import BOS, EOS, PAD
 
+Own = Any  # numbers of the model: a tensor, or an array
 
-class TorchBackend(HostBackend):
+
+class PlainBackend(HostBackend):
     """One cache row for each slot.
 
     A causal encoder takes tokens as they arrive. A bidirectional one encodes the whole source at
@@ -33,22 +34,21 @@ class TorchBackend(HostBackend):
     The decoder's next input is embedded when its token is chosen, since its info is needed then.
     """
 
-    name = "torch"
-
-    def __init__(self, model: Transformer, system: System, slots: Slots, rules: Rules) -> None:
+    def __init__(self, model: Network, system: System, slots: Slots, rules: Rules) -> None:
         super().__init__(model, system, slots, rules)
+        self.name = self.model.numbers
         # Padding of a shared pass is stored in one position more than a source or target can use.
         width, length = slots.capacity + 1, target_positions(slots.capacity) + 1
-        self.source_positions = model.position_table(width)
-        self.target_positions = model.position_table(length)
-        exact = torch.promote_types(model.dtype, torch.float32)
+        self.source_positions = self.model.position_table(width)
+        self.target_positions = self.model.position_table(length)
         # Rows behind those of the slots hold the shorter prefix of `Step.before`.
         self.rows = slots.count * (1 + (self.rereads and "before" in system.asks))
-        self.info = torch.ones(self.rows, width, device=model.device, dtype=exact)
-        self.states = model.new_states(slots.count)  # of cross-attention, after the last token
-        self.first = self._embed(torch.tensor([[BOS]]), torch.zeros(1, 1, dtype=torch.long))
-        self.next_x = self.first.x[0].repeat(slots.count, 1)
-        self.next_info = None if self.first.info is None else self.first.info[0].repeat(slots.count)
+        self.info = self.model.given(np.ones((self.rows, width)))
+        self.states = self.model.new_states(slots.count)  # of cross-attention, after the last token
+        self.first = self._embed(np.array([[BOS]]), np.zeros((1, 1), np.int64))
+        every = [0] * slots.count
+        self.next_x: Own = self.first.x[0][every]
+        self.next_info: Own = None if self.first.info is None else self.first.info[0][every]
         # Source tokens that the last step saw, where each step computes the target again.
         self._seen = np.zeros(self.rows, np.int64)
         # The prefix that a row has encoded, with the end that was added, for a rereading system.
@@ -84,33 +84,46 @@ class TorchBackend(HostBackend):
             self.next_info[slot] = 1
         self._seen[rows] = self._prefix[rows] = 0
 
-    @torch.inference_mode()
-    def _embed(self, tokens: Tensor, at: Tensor) -> Embedded:
-        device = self.model.device
-        return self.model.embed_target(tokens.to(device), at.to(device), self.target_positions)
+    def _embed(self, tokens: Numbers, at: Numbers) -> Embedded:
+        given = self.model.given
+        with self.model.computing():
+            found: Embedded = self.model.embed_target(
+                given(tokens), given(at), self.target_positions
+            )
+        return found
 
     # Source
 
-    @torch.inference_mode()
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
         model, sources = self.model, self.slots.sources
         spans = zip(group, starts, ends, strict=True)
         tokens, at = self._block([sources[s, a:b] for s, a, b in spans], starts)
-        rows = CacheRows.of(group, model.device)
-        if self.causal:
-            source = model.embed_source(tokens, at, self.source_positions)
-            place = CachePosition(rows, at, max(ends) + 1)
-            encoded = model.extend(source, self.source_caches, place)
-        else:
-            positions = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
-            source = model.embed_source(tokens, positions, self.source_positions)
-            encoded = model.encode(source, torch.tensor(ends, device=at.device))
-        self._remember(group, ends, rows, at, encoded)
-        if encoded.info is not None:
-            self.info[rows.index[:, None], at] = encoded.info.to(self.info.dtype)
-            self._receive(group, starts, ends, encoded.info.double().cpu().numpy())
-        sums = encoded.memories[0].values.sum((1, 2, 3), dtype=torch.float32).tolist()
-        return [slot for slot, total in zip(group, sums, strict=True) if not math.isfinite(total)]
+        rows = model.rows(group)
+        with model.computing():
+            if self.causal:
+                source = self._embed_source(tokens, at)
+                place = CachePosition(rows, source.at, max(ends) + 1)
+                encoded = model.extend(source, self.source_caches, place)
+            else:
+                encoded = self._encode_whole(tokens, np.array(ends))
+            self._remember(group, ends, rows, at, encoded)
+            if encoded.info is not None:
+                self._receive(group, starts, ends, model.shown(encoded.info).astype(np.float64))
+            finite = model.finite(encoded.memories[0].values)
+        return [slot for slot, good in zip(group, finite, strict=True) if not good]
+
+    def _embed_source(self, tokens: Numbers, at: Numbers) -> Embedded:
+        model = self.model
+        found: Embedded = model.embed_source(
+            model.given(tokens), model.given(at), self.source_positions
+        )
+        return found
+
+    def _encode_whole(self, tokens: Numbers, lengths: Numbers) -> Encoded:
+        places = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape).copy()
+        source = self._embed_source(tokens, places)
+        found: Encoded = self.model.encode(source, self.model.given(lengths))
+        return found
 
     def _reread(self, slots: Chosen, rows: Chosen, read: Numbers) -> None:
         """Encode what these slots have read into these rows, where it is not what they hold."""
@@ -123,13 +136,9 @@ class TorchBackend(HostBackend):
             prefixes = [self._sentence(s, n) for s, n in zip(slots[some], counts, strict=True)]
             tokens, at = self._block(prefixes, [0] * len(some))
             ends = np.array([len(prefix) for prefix in prefixes])
-            place = torch.arange(tokens.shape[1], device=at.device).expand(at.shape)
-            source = self.model.embed_source(tokens, place, self.source_positions)
-            encoded = self.model.encode(source, torch.from_numpy(ends).to(at.device))
-            index = CacheRows.of(rows[some].tolist(), self.model.device)
-            self._remember(rows[some].tolist(), ends.tolist(), index, at, encoded)
-            if encoded.info is not None:
-                self.info[index.index[:, None], at] = encoded.info.to(self.info.dtype)
+            encoded = self._encode_whole(tokens, ends)
+            group = rows[some].tolist()
+            self._remember(group, ends.tolist(), self.model.rows(group), at, encoded)
             self._prefix[rows[some]], self._ends[rows[some]] = read[some], ends
             self._seen[rows[some]] = 0
 
@@ -138,7 +147,7 @@ class TorchBackend(HostBackend):
         tokens = self.slots.sources[slot, :read]
         return tokens if tokens[-1] == EOS else np.append(tokens, EOS)
 
-    def _block(self, parts: Sequence[Numbers], starts: list[int]) -> tuple[Tensor, Tensor]:
+    def _block(self, parts: Sequence[Numbers], starts: list[int]) -> tuple[Numbers, Numbers]:
         """Tokens to encode and their positions: [R, T] each.
 
         Padding is stored behind the longest source, in an unused position that is always masked.
@@ -149,18 +158,17 @@ class TorchBackend(HostBackend):
         for row, (part, start) in enumerate(zip(parts, starts, strict=True)):
             tokens[row, : len(part)] = part
             at[row, : len(part)] = range(start, start + len(part))
-        device = self.model.device
-        return torch.from_numpy(tokens).to(device), torch.from_numpy(at).to(device)
+        return tokens, at
 
     def _remember(
-        self, group: list[int], ends: list[int], rows: CacheRows, at: Tensor, encoded: Encoded
+        self, group: list[int], ends: list[int], rows: Own, at: Numbers, encoded: Encoded
     ) -> None:
-        """Store the keys and values of cross-attention."""
-        if encoded.joint is not None:
-            self.memory.joint[:, :, rows.index[:, None], :, at] = encoded.joint
-            return
+        """Store the keys and values of cross-attention, and info."""
+        places = self.model.given(at)
         for cache, memory in zip(self.memory, encoded.memories, strict=True):
-            cache.put(memory.keys, memory.values, rows, at)
+            cache.put(memory.keys, memory.values, rows, places)
+        if encoded.info is not None:
+            self.info[rows.index[:, None], places] = self.model.exact(encoded.info)
 
     def _receive(
         self, group: list[int], starts: list[int], ends: list[int], infos: Numbers
@@ -171,7 +179,7 @@ class TorchBackend(HostBackend):
         for slot, start, end, info in zip(group, starts, ends, infos, strict=True):
             self.slots.receive(slot, start, info[: end - start])
 
-    def _view(self, rows: CacheRows, length: int) -> Encoded:
+    def _view(self, rows: Own, length: int) -> Encoded:
         """The first `length` encoded positions of some rows."""
         memories = [Memory(*cache.view(rows, length)) for cache in self.memory]
         has_info = self.model.source_info is not None
@@ -179,70 +187,71 @@ class TorchBackend(HostBackend):
 
     # Target
 
-    @torch.inference_mode()
     def _compute(
         self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
     ) -> Candidates:
-        policy, asks = state.tensors(), self.system.asks
-        decoded, states, last = self._decode(rows, rows, policy)
-        logits = self.model.logits(states)
-        tokens, finite = best(logits)
+        model, asks = self.model, self.system.asks
+        with model.computing():
+            decoded, states, last = self._decode(rows, rows, state)
+            logits = model.logits(states)
+            tokens, finite = model.best(logits)
+            every = {"logits": logits, "states": states, "before": before}
+            asked = {name: value for name, value in every.items() if name in asks}
+            if "attention" in asks:
+                asked["attention"] = decoded.attention(last)
+            write = model.write_logits(states)
         if forced is not None:
-            again = torch.from_numpy(forced).to(tokens.device)
-            tokens = torch.where(again > 0, again, tokens)
-        every = {"logits": logits, "states": states, "before": before}
-        asked = {name: value for name, value in every.items() if name in asks}
-        if "attention" in asks:
-            asked["attention"] = decoded.attention(last)
-        step = Step(tokens, decoded.extras, self.model.write_logits(states), asked)
-        embedded = self._embed(tokens[:, None], policy.written[:, None] + 1)
+            tokens = np.where(forced > 0, forced, tokens)
+        step = Step(tokens, decoded.extras, write, asked)
+        embedded = self._embed(tokens[:, None], state.written[:, None] + 1)  # type: ignore[arg-type]
         infos = [0.0] * len(rows) if embedded.info is None else embedded.info[:, 0].tolist()
         return Candidates(tokens.tolist(), infos, finite.tolist(), step, embedded)
 
-    @torch.inference_mode()
     def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
         others = rows + self.slots.count if self.rereads else rows
-        _, states, _ = self._decode(rows, others, state.tensors())
-        return best(self.model.logits(states))[0].cpu().numpy()
+        with self.model.computing():
+            _, states, _ = self._decode(rows, others, state)
+            found: Numbers = self.model.best(self.model.logits(states))[0]
+        return found
 
     def _decode(
         self, slots: Chosen, rows: Chosen, policy: PolicyState
-    ) -> tuple[Decoded, Tensor, list[int] | None]:
+    ) -> tuple[Decoded, Own, list[int] | None]:
         """One step of some slots, in these rows of the caches.
 
         Also the states [R, d] of the last position of each, and which one that is of several.
         """
-        model, device = self.model, self.model.device
+        model = self.model
+        read: Any = policy.read
+        written: Any = policy.written
         if self.rereads:
-            self._reread(slots, rows, policy.read.numpy())
-            policy = replace(policy, read=torch.from_numpy(self._ends[rows]))
-        some = CacheRows.of(rows.tolist(), device)
-        target, last = self._inputs(slots, rows, some, policy)
-        encoded = self._view(some, int(policy.read.max()))
-        place = CachePosition(some, target.at, int(policy.written.max()) + 1 + bool(last))
-        visible, read = self._visible(policy, target.at.shape[1])
-        k = policy.k.to(device, torch.float32)
+            self._reread(slots, rows, read)
+            read = self._ends[rows]
+        some = model.rows(rows.tolist())
+        target, last = self._inputs(slots, rows, some, read, written)
+        encoded = self._view(some, int(read.max()))
+        place = CachePosition(some, target.at, int(written.max()) + 1 + bool(last))
+        visible, seen = self._visible(read, written, policy.k, np.shape(target.at)[1])
         carried = [some.take(state) for state in self.states]
         decoded = model.step(
-            target, encoded, visible, self.target_caches, place, k, read, carried,
-            weigh="attention" in self.system.asks,
+            target, encoded, visible, self.target_caches, place, model.given(policy.k), seen,
+            carried, weigh="attention" in self.system.asks,
         )  # fmt: skip
-        states = decoded.states[range(len(rows)), last] if last else decoded.states[:, 0]
-        return decoded, states, last
+        states: Own = decoded.states
+        return decoded, states[range(len(rows)), last] if last else states[:, 0], last
 
-    @torch.inference_mode()
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
         assert found.step is not None
-        device = self.model.device
-        rows, chosen = (torch.tensor(x, dtype=torch.long, device=device) for x in (slots, numbers))
-        self.next_x[rows] = found.embedded.x[chosen, 0]
-        if self.next_info is not None:
-            self.next_info[rows] = found.embedded.info[chosen, 0]
-        for state, report in zip(self.states, _carried(found.step.extras), strict=False):
-            state[rows] = report[chosen, :, -1].to(state.dtype)
+        rows, chosen = list(slots), list(numbers)
+        with self.model.computing():
+            self.next_x[rows] = found.embedded.x[chosen, 0]
+            if self.next_info is not None:
+                self.next_info[rows] = found.embedded.info[chosen, 0]
+            for state, report in zip(self.states, _carried(found.step.extras), strict=False):
+                state[rows] = self.model.exact(report[chosen, :, -1])
 
     def _inputs(
-        self, slots: Chosen, rows: Chosen, some: CacheRows, policy: PolicyState
+        self, slots: Chosen, rows: Chosen, some: Own, read: Numbers, written: Numbers
     ) -> tuple[Embedded, list[int] | None]:
         """Inputs of the decoder [R, T], and the last one of each row if there are several.
 
@@ -252,9 +261,8 @@ class TorchBackend(HostBackend):
         """
         if not self.computes_again:
             info = None if self.next_info is None else some.take(self.next_info)[:, None]
-            at = policy.written[:, None].to(self.model.device)
+            at = self.model.given(written[:, None])
             return Embedded(some.take(self.next_x)[:, None], info, at), None
-        written, read = policy.written.numpy(), policy.read.numpy()
         starts = np.where(self._seen[rows] == read, written, 0)
         self._seen[rows] = read
         last = written - starts
@@ -263,23 +271,23 @@ class TorchBackend(HostBackend):
         before = self.slots.targets[slots[:, None], np.minimum(places, written[:, None]) - 1]
         tokens = np.where(real, np.where(places > 0, before, BOS), PAD).astype(np.int64)
         places = np.where(real, places, len(self.target_positions) - 1)
-        return self._embed(torch.from_numpy(tokens), torch.from_numpy(places)), last.tolist()
+        return self._embed(tokens, places), last.tolist()
 
-    def _visible(self, policy: PolicyState, count: int) -> tuple[Tensor, Tensor | None]:
+    def _visible(
+        self, read: Numbers, written: Numbers, k: Any, count: int
+    ) -> tuple[Own, Own | None]:
         """Source tokens that `count` positions of every row see, [R, T] or [R, H, T].
 
         Where heads differ, also the number of tokens read, [R, T].
         """
-        read, written, k = policy.read[:, None], policy.written[:, None], policy.k[:, None]
-        visible = self.system.visible(read, written, k, self.model.config.heads)
-        by_head = visible.dim() == 3
-        device = self.model.device
-        visible = visible.expand(*visible.shape[:-1], count)
-        return visible.to(device), read.to(device) if by_head else None
+        heads = self.model.config.heads
+        visible = ask(self.system.visible, read[:, None], written[:, None], k[:, None], heads)
+        wide = np.repeat(visible, count, -1) if visible.shape[-1] < count else visible
+        by_head = visible.ndim == 3
+        return self.model.given(wide), self.model.given(read[:, None]) if by_head else None
 
     # What is kept
 
-    @torch.inference_mode()
     def rewrite(self, rows: Chosen) -> None:
         """Total the info, set the decoder's next input and fill its caches.
 
@@ -296,61 +304,44 @@ class TorchBackend(HostBackend):
         tokens = np.where(real & (at > 0), slots.targets[rows, : width + 1][:, at - 1], PAD)
         tokens[:, 0] = BOS
         inputs = self._embed(
-            torch.from_numpy(tokens.astype(np.int64)),
-            torch.from_numpy(np.where(real, at, len(self.target_positions) - 1)),
+            tokens.astype(np.int64), np.where(real, at, len(self.target_positions) - 1)
         )
-        index, every = torch.from_numpy(rows), torch.arange(len(rows))
-        self.next_x[index] = inputs.x[every, lengths]
-        if inputs.info is not None:
-            counted = inputs.info.double().cpu().numpy() * (real & (at > 0))
-            slots.target_info[rows] = counted.sum(-1)
-            assert self.next_info is not None
-            self.next_info[index] = inputs.info[every, lengths]
-        if self.computes_again:
-            return  # it computes what was written at every step
-        path = np.where(real[:, 1:], slots.paths[rows, :width], 1).astype(np.int64)
-        heads, k = self.model.config.heads, torch.from_numpy(slots.k[rows])
-        seen, places = torch.from_numpy(path), torch.from_numpy(at[:-1]).expand(path.shape)
-        visible = self.system.visible(seen, places, k[:, None], heads)
-        self._fill(rows, inputs, seen, visible, torch.from_numpy(lengths - 1))
+        index, every, last = rows.tolist(), range(len(rows)), lengths.tolist()
+        with self.model.computing():
+            self.next_x[index] = inputs.x[every, last]
+            if inputs.info is not None:
+                infos = self.model.shown(inputs.info).astype(np.float64)
+                slots.target_info[rows] = (infos * (real & (at > 0))).sum(-1)
+                self.next_info[index] = inputs.info[every, last]
+            if self.computes_again:
+                return  # it computes what was written at every step
+            path = np.where(real[:, 1:], slots.paths[rows, :width], 1).astype(np.int64)
+            heads, k = self.model.config.heads, slots.k[rows][:, None]
+            places = np.broadcast_to(at[:-1], path.shape).copy()
+            visible = ask(self.system.visible, path, places, k, heads)
+            self._fill(rows, inputs, path, visible, lengths - 1)
 
     def _fill(
-        self, slots: Chosen, inputs: Embedded, path: Tensor, visible: Tensor, last: Tensor
+        self, slots: Chosen, inputs: Embedded, path: Numbers, visible: Numbers, last: Numbers
     ) -> None:
         """Decode the inputs [R, T + 1] but the last; of each row, `last` is the last real one."""
-        device = self.model.device
-        rows, width = CacheRows.of(slots.tolist(), device), path.shape[1]
+        model = self.model
+        rows, width = model.rows(slots.tolist()), path.shape[1]
         info = None if inputs.info is None else inputs.info[:, :-1]
-        decoded = self.model.step(
+        decoded = model.step(
             Embedded(inputs.x[:, :-1], info, inputs.at[:, :-1]),
             self._view(rows, int(path.max())),
-            visible.to(device),
+            model.given(visible),
             self.target_caches,
             CachePosition(rows, inputs.at[:, :-1], width),
-            torch.from_numpy(self.slots.k[slots]).to(device, torch.float32),
-            path.to(device) if visible.dim() == 3 else None,
+            model.given(self.slots.k[slots]),
+            model.given(path) if visible.ndim == 3 else None,
             [rows.take(state) for state in self.states],
         )
         for state, report in zip(self.states, _carried(decoded.extras), strict=False):
-            index = last.to(device)[:, None, None].expand(-1, state.shape[1], 1)
-            state[rows.index] = report.gather(-1, index)[..., 0].to(state.dtype)
+            state[slots.tolist()] = model.exact(report[range(len(slots)), :, last.tolist()])
 
 
-def _carried(extras: list[AttentionReport | None]) -> list[Tensor]:
+def _carried(extras: list[AttentionReport | None]) -> list[Own]:
     """The states [R, H, T] that each layer's cross-attention carries on, if it has one."""
     return [report.state for report in extras if report is not None and report.state is not None]
-
-
-def best(logits: Tensor) -> tuple[Tensor, Numbers]:
-    """The best token of every row that may be written, and whether its logit is finite.
-
-    Excludes tokens that are never written from the logits.
-    """
-    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
-        values = logits.numpy()  # its argmax is many times as fast as torch's
-        values[:, [PAD, BOS]] = -np.inf
-        tokens = values.argmax(-1)
-        return torch.from_numpy(tokens), np.isfinite(values[np.arange(len(values)), tokens])
-    logits[:, PAD] = logits[:, BOS] = -torch.inf
-    top = logits.max(-1)
-    return top.indices, top.values.isfinite().cpu().numpy()

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.model import IntegerModel, Network
 from waitinfo.model.attention import PAGED_WIDTHS
-from waitinfo.model.integers.conversion import IntegerTransformer
 from waitinfo.model.row_layers import fusible
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.backend import SMALLEST_SHARE, Backend, Events, Rules
@@ -65,12 +65,12 @@ RESERVED = 64  # positions per slot, on either side, that memory is taken for at
 LEAST_POSITIONS = 4096  # of all slots together, that memory is taken for at the start
 
 
-def recordable(model: Transformer, system: System) -> bool:
+def recordable(model: Network, system: System) -> bool:
     """Whether the steps of a system have shapes that do not depend on what is computed.
 
     Models computed with integers have an attention of their own, which does not know blocks.
     """
-    integers = isinstance(model, IntegerTransformer)
+    integers = isinstance(model, IntegerModel)
     words = {"source_words", "target_words"}  # made on the host
     fits = not system.fresh_past and words.isdisjoint(system.asks)
     return model.config.encoder == "causal" and model.config.usual and fits and not integers
