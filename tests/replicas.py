@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
@@ -57,7 +59,13 @@ class Replica:
             time.sleep(0.1)
 
     def kill(self) -> None:
+        """The whole server: the process that starts the others, and these."""
+        place = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        children = place.read_text("utf-8").split() if self.process.poll() is None else []
         self.process.kill()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
         self.process.wait()
 
 
