@@ -123,7 +123,8 @@ def build(arguments: dict[str, str]) -> Any:
     """For `serve run` and configuration files of Serve: an application from `name=value`."""
     given = dict(arguments)
     known = (
-        "model", "streams", "device", "dtype", "keys", "origins", "rooms", "replicas", "cpus", "gpus"
+        "model", "streams", "device", "dtype", "keys", "origins", "rooms", "replicas",
+        "cpus", "gpus",
     )  # fmt: skip
     for name in given:
         if name not in known:
