@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tests.conftest import tiny_config
 from waitinfo.cli.app import main
@@ -21,6 +22,7 @@ from waitinfo.systems import build_system
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained import folder as folders
+from waitinfo.trained.folder import bundled_models
 from waitinfo.trained.saving import load_model, save_model
 
 
@@ -258,3 +260,14 @@ def test_two_models_in_the_box(
         }  # fmt: skip
     finally:
         served.close()
+
+
+def test_cards_have_what_a_hub_reads() -> None:
+    """In YAML at the front, which people are not shown."""
+    for name, model in bundled_models().items():
+        text = (model.folder / "README.md").read_text("utf-8")
+        front, _, card = text.removeprefix("---\n").partition("\n---\n\n")
+        found = yaml.safe_load(front)
+        assert found["language"] == name.split("-") and found["license"] == "apache-2.0"
+        assert found["pipeline_tag"] == "translation" and found["library_name"] == "waitinfo"
+        assert model.card == card and card.startswith(f"# {name}\n")
