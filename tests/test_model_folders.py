@@ -14,7 +14,7 @@ from tests.conftest import tiny_config
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.integers.packing import CENTER, REPEATED, dequantize, quantize
+from waitinfo.model.integers.packing import CENTER, REPEATED, SCALE, dequantize, quantize
 from waitinfo.model.stored import load_stored
 from waitinfo.model.tensors import read_tensors, save_weights
 from waitinfo.streaming.translator import load
@@ -203,6 +203,23 @@ def test_damaged_preparations_are_refused(
     save_weights(packed, {**stored, f"encoder_layers.0.attention.project.weight{suffix}": wrong})
     with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
         load_model(packed, "cpu", "int8")
+
+
+@pytest.mark.parametrize("name", [
+    "source_embedding.weight", "encoder_layers.1.attention.project.bias",
+    "decoder_layers.0.cross.queries.weight", "decoder_layers.0.around_cross.norm.weight",
+    "source_info.quantizer.hidden.weight", "encoder_layers.0.feed_forward.out.weight",
+])  # fmt: skip
+def test_weights_of_other_shapes_are_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    """Compiled code would read beyond them."""
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    for change in (name, name + SCALE):
+        if change in stored:
+            wrong = {**stored, change: stored[change][:-1].copy()}
+            save_weights(packed, tensors(wrong))
+            with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
+                load_model(packed, "cpu", "int8")
 
 
 def test_bundled_models_are_found_by_name(
