@@ -254,7 +254,7 @@ class Connection(ABC):
         try:
             client = hub.admit(socket)
             hub.check_space()
-            client.enter(hub.settings.retry)
+            await client.enter(hub.settings.retry)
         except Refusal as refusal:
             hub.refuse(refusal)
             await deny(socket, refusal)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -56,13 +57,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Checksum of everything that affects a model's output: settings, vocabularies, weights."""
+    """Checksum of all that affects a model's output: settings, vocabularies, weights.
+
+    Weights of a policy have their own, see `policy.checksum`: most systems do not use them.
+    """
     digest = hashlib.sha256()
     # Language names do not affect the output. Models saved without them keep their checksum.
     config = {key: value for key, value in read_config(folder).items() if key != "languages"}
     digest.update(CONFIG.encode())
     digest.update(hashlib.sha256((json.dumps(config, indent=2) + "\n").encode()).digest())
-    for path in sorted([*folder.glob("*.model"), *folder.glob("*.safetensors")]):
+    for path in sorted([*folder.glob("*.model"), *folder.glob("model*.safetensors")]):
         digest.update(path.name.encode())
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
@@ -87,8 +91,10 @@ class BundledModel:
 
     @property
     def card(self) -> str:
+        """The card as people read it: without the lines at its front, which are for a hub."""
         path = self.folder / "README.md"
-        return path.read_text("utf-8") if path.exists() else ""
+        text = path.read_text("utf-8") if path.exists() else ""
+        return re.sub(r"\A---\n.*?\n---\n\s*", "", text, flags=re.DOTALL)
 
     @property
     def system(self) -> str:

@@ -26,6 +26,7 @@ from waitinfo.training.config import RunConfig
 
 # Of the model. The first two have no weights; a write head can be left out or begin untrained.
 SWITCHES = ("info_self_attention", "info_cross_attention", "write_head")
+LEAST_BIAS = -30.0  # of a token to begin with: as good as never
 SIDES = {"source": "source_info", "target": "target_info"}
 
 
@@ -56,6 +57,11 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
         languages = Languages.read(config, folder)
     except WaitinfoError as error:
         raise WaitinfoError(f"training.start_from {error}") from None
+    if "language_tokens" in config:
+        raise WaitinfoError(
+            f"training.start_from {folder}: a model of many languages; distill its translations "
+            "for one pair, and start from a model of that pair"
+        )
     new = asdict(run.model_config(corpus))
     if (name := obstacle(old, new)) is not None:
         raise WaitinfoError(
@@ -80,6 +86,10 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """The setting that keeps a model from going on as another one, if there is any."""
     learned = new["info"] == "attention"
     may_differ = {*SWITCHES, *(name for name in new if "dropout" in name)}
+    if old["info"] == "none":  # it is added, and begins untrained
+        may_differ |= {"info", *SIDES.values()}
+    if new["encoder"] == "causal":  # another one learns to do without what comes later
+        may_differ.add("encoder")
     may_differ |= {name for name in SIDES.values() if not learned or new[name] == "one"}
     if not learned:
         may_differ.add("info")
@@ -92,6 +102,8 @@ def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
     """Begin with the weights of a model that `starting_model` found fit."""
     given = load_model(folder, "cpu").floats
     weights, wanted = given.weights(), model.weights()
+    if "output_bias" in weights:  # tokens that were never written would dominate the loss
+        weights["output_bias"] = weights["output_bias"].clamp(min=LEAST_BIAS)
     if given.config.cross_attention != model.config.cross_attention:
         weights |= attentions_from_plain(model, weights)
     for name in wanted.keys() & weights.keys():
