@@ -99,7 +99,7 @@ class Ours:
         return len(events)
 
 
-def ctranslate2_model(config: ModelConfig, folder: Path) -> None:
+def ctranslate2_model(config: ModelConfig, folder: Path, stored: str | None = None) -> None:
     """Write a model of the same shape, with random weights, in CTranslate2's format."""
     from ctranslate2.specs import TransformerSpec, common_spec
 
@@ -140,7 +140,7 @@ def ctranslate2_model(config: ModelConfig, folder: Path) -> None:
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     spec.validate()
-    spec.optimize()
+    spec.optimize(quantization=stored)
     spec.save(str(folder))
 
 

@@ -17,9 +17,9 @@ import pytest
 import typer
 
 from waitinfo.cli.app import main
-from waitinfo.cli.verbs import app
+from waitinfo.cli.verbs import make_app
 
-VERBS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+VERBS: dict[str, Any] = typer.main.get_command(make_app()).commands  # type: ignore[attr-defined]
 HANGS = 600  # seconds after which a command has certainly got stuck
 
 

@@ -13,12 +13,17 @@ from tests.conftest import toy_pairs, write_pairs
 from tests.training_runs import values
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import split_heads
+from waitinfo.model.config import ModelConfig
 from waitinfo.model.transformer import Transformer
 from waitinfo.model.views import SourceView
+from waitinfo.streaming.translator import Translator
+from waitinfo.systems import build_system
+from waitinfo.text.corpus import Corpus
 from waitinfo.text.files import ParallelText
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.trained.saving import load_model
+from waitinfo.trained.saving import load_model, save_model
 from waitinfo.training import train
+from waitinfo.training.building import SIDES
 from waitinfo.training.display import SilentDisplay
 
 
@@ -123,14 +128,54 @@ def test_info_by_frequency_is_counted_when_a_run_starts(toy_corpus: Path, tmp_pa
         torch.testing.assert_close(getattr(after, side).table, getattr(new, side).table)
 
 
-def test_learned_info_cannot_start_from_a_model_without_it(
-    toy_corpus: Path, tmp_path: Path
-) -> None:
+def test_learned_info_is_added_to_a_model_without_it(toy_corpus: Path, tmp_path: Path) -> None:
     started(toy_corpus, tmp_path, "second", "multipath")
-    back = values(toy_corpus, updates=1, start_from=str(tmp_path / "second"))
-    with pytest.raises(WaitinfoError, match=r"its model.info is none, not attention"):
-        train(back, tmp_path / "third", display=SilentDisplay())
-    assert not (tmp_path / "third").exists()  # the corrected command can begin
+    config = values(
+        toy_corpus, updates=1, lr=1e-12, average="none", start_from=str(tmp_path / "second")
+    )
+    train(config, tmp_path / "third", display=SilentDisplay())
+    old, new = (load_model(tmp_path / name).model.weights() for name in ("second", "third"))
+    assert {name.partition(".")[0] for name in new.keys() - old.keys()} == {*SIDES.values()}
+    for name, weight in old.items():
+        torch.testing.assert_close(new[name], weight, atol=1e-6, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("system", ["wait-info", "full"])
+def test_a_published_model_becomes_another_system(
+    toy_corpus: Path, tmp_path: Path, system: str
+) -> None:
+    """Its shape is inherited, its encoder reads word by word, and its bias is trained."""
+    vocabulary = Corpus(toy_corpus).vocabulary
+    torch.manual_seed(5)
+    shape = {"source_vocabulary": len(vocabulary.source), "joint": vocabulary.joint,
+             "target_vocabulary": len(vocabulary.target), "width": 24, "ffn": 40,
+             "encoder_layers": 3, "decoder_layers": 1, "heads": 3, "norm": "post",
+             "decoder": "ssru", "activation": "swish", "output_bias": True, "epsilon": 1e-6,
+             "encoder": "bidirectional", "positions": "open", "first_position": 2}  # fmt: skip
+    published = Transformer(ModelConfig(**shape))
+    torch.nn.init.normal_(published.output_bias)
+    with torch.no_grad():
+        published.output_bias[:2] = -1e4
+    save_model(tmp_path / "published", published, published.weights(),
+               build_system("local-agreement"), vocabulary)  # fmt: skip
+    config = {
+        "data": str(toy_corpus),
+        "system": {"name": system},
+        "training": {**values(toy_corpus, updates=2, warmup=1)["training"], "lr": 1e-3,
+                     "average": "none", "start_from": str(tmp_path / "published")},
+    }  # fmt: skip
+    train(config, tmp_path / "run", display=SilentDisplay())
+    loaded = load_model(tmp_path / "run" / "last")
+    found = loaded.model.config
+    assert found.encoder == ("bidirectional" if system == "full" else "causal")
+    assert found.info == ("none" if system == "full" else "attention")
+    kept = shape.keys() - {"encoder"}
+    assert {name: getattr(found, name) for name in kept} == {name: shape[name] for name in kept}
+    before, after = published.weights(), loaded.model.weights()
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight.clamp(min=-30), atol=0.02, rtol=0, msg=name)
+    assert (after["output_bias"][4:] != before["output_bias"][4:]).any()
+    assert Translator(loaded, streams=1).translate("ein haus") is not None
 
 
 def starts(corpus: Path, folder: Path, old: dict, new: dict) -> Transformer:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from experiments import chain
 from experiments.bundle import __main__ as bundle
@@ -171,6 +172,8 @@ def test_the_card(facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     examples = tmp_path / "examples.md"
     examples.write_text("| English | German |\n", "utf-8")
     card = cards.make_card(facts, examples)
+    front, _, card = card.removeprefix("---\n").partition("\n---\n\n")
+    assert yaml.safe_load(front)["language"] == ["en", "de"]
     assert card.startswith("# en-de\n\nEnglish → German with the wait-info policy")
     assert not re.search(r"\{\w*\}|None|nan", card)
     rows = {row.split(" | ")[0]: row for row in card.splitlines() if row.startswith("| ")}

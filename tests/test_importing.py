@@ -21,8 +21,8 @@ from tests.published import bergamot_lines, firefox_model
 from tests.streams import toy_tokenizer
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing import build, import_model, read_published
 from waitinfo.importing import ctranslate2 as reader
+from waitinfo.importing.models import build, import_model, read_published
 from waitinfo.importing.pieces import PieceFile
 from waitinfo.model import Transformer
 from waitinfo.model.attention import RecurrentUnit
@@ -386,7 +386,7 @@ def test_refusals_name_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(WaitinfoError, match="not a binary file of Marian"):
         read_published(folder)
     for arguments, message in (
-        (["--import", "nowhere", "--out", str(tmp_path / "o")], "no such file"),
+        (["--import", "nowhere", "--out", str(tmp_path / "o")], "no such"),
         (["--import", str(folder)], "give --out"),
         (["--import", str(folder), "--out", str(folder)], "exists already"),
         (["--import", str(folder), "--pack", "x", "--out", "y"], "give one of them"),
@@ -394,5 +394,3 @@ def test_refusals_name_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit) as stop:
             main(["models", *arguments])
         assert stop.value.code == 2 and message in capsys.readouterr().err
-    with pytest.raises(WaitinfoError, match="no loss trains it"):
-        build_system("full").check_training(tiny_config(output_bias=True))

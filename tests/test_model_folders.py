@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tests.conftest import tiny_config
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
-from waitinfo.model.integers.packing import CENTER, REPEATED, dequantize, quantize
+from waitinfo.model.integers.packing import CENTER, REPEATED, SCALE, dequantize, quantize
 from waitinfo.model.stored import load_stored
 from waitinfo.model.tensors import read_tensors, save_weights
 from waitinfo.streaming.translator import load
@@ -21,6 +22,7 @@ from waitinfo.systems import build_system
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained import folder as folders
+from waitinfo.trained.folder import bundled_models
 from waitinfo.trained.saving import load_model, save_model
 
 
@@ -203,6 +205,23 @@ def test_damaged_preparations_are_refused(
         load_model(packed, "cpu", "int8")
 
 
+@pytest.mark.parametrize("name", [
+    "source_embedding.weight", "encoder_layers.1.attention.project.bias",
+    "decoder_layers.0.cross.queries.weight", "decoder_layers.0.around_cross.norm.weight",
+    "source_info.quantizer.hidden.weight", "encoder_layers.0.feed_forward.out.weight",
+])  # fmt: skip
+def test_weights_of_other_shapes_are_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    """Compiled code would read beyond them."""
+    packed = pack(folder, tmp_path / "p")
+    stored = load_stored(packed)
+    for change in (name, name + SCALE):
+        if change in stored:
+            wrong = {**stored, change: stored[change][:-1].copy()}
+            save_weights(packed, tensors(wrong))
+            with pytest.raises(WaitinfoError, match="weights do not fit config.json"):
+                load_model(packed, "cpu", "int8")
+
+
 def test_bundled_models_are_found_by_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -258,3 +277,14 @@ def test_two_models_in_the_box(
         }  # fmt: skip
     finally:
         served.close()
+
+
+def test_cards_have_what_a_hub_reads() -> None:
+    """In YAML at the front, which people are not shown."""
+    for name, model in bundled_models().items():
+        text = (model.folder / "README.md").read_text("utf-8")
+        front, _, card = text.removeprefix("---\n").partition("\n---\n\n")
+        found = yaml.safe_load(front)
+        assert found["language"] == name.split("-") and found["license"] == "apache-2.0"
+        assert found["pipeline_tag"] == "translation" and found["library_name"] == "waitinfo"
+        assert model.card == card and card.startswith(f"# {name}\n")

@@ -369,7 +369,7 @@ def test_the_vocabulary_of_a_bundled_model(
     with pytest.raises(SystemExit) as stop:
         main([*command, "de-fr", "--out", str(tmp_path / "other")])
     told = capsys.readouterr().err
-    assert stop.value.code == 2 and "--vocab-from de-fr: no such corpus or model" in told
+    assert stop.value.code == 2 and "--vocab-from de-fr: no such model" in told
 
 
 def test_a_recipe_sets_what_the_command_does_not(tmp_path: Path) -> None:

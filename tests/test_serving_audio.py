@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import random
 import urllib.request
+import wave
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +29,10 @@ from waitinfo.serving.settings import Settings
 BLOCK = 3200  # bytes: 0.1 s at 16 kHz
 
 
-def hub(
-    recogniser: str = "tones", voices: int = 2, keys: Keys | None = None, **options: Any
-) -> Hub:
+def hub(recogniser: str = "tones", voices: int = 2, keys: Keys | None = None) -> Hub:
     metrics = Metrics()
-    hearing = Hearing(metrics.registry, f"tests.listening:{recogniser}", voices)
-    return Hub(Models([toy_served(metrics)]), Settings(**options), keys, metrics, hearing)
+    hearing = Hearing(metrics, f"tests.listening:{recogniser}", voices)
+    return Hub(Models([toy_served(metrics)]), Settings(), keys, metrics, hearing)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,9 @@ def shown(messages: list[dict[str, Any]]) -> str:
     return "".join(m["text"] for m in messages if m["type"] == "words")
 
 
-def expected(server: Running, *sentences: list[str]) -> str:
+def expected(server: Running, *sentences: list[str], k: float | None = 2) -> str:
     """What a local stream writes, with a pause after each of some sentences."""
-    with server.hub.models.find().translator.stream(2, raw=True, history=None) as stream:
+    with server.hub.models.find().translator.stream(k, raw=True, history=None) as stream:
         for words in sentences:
             stream.push("".join(f"{word} " for word in words))
             stream.flush()
@@ -290,3 +291,118 @@ def test_files_may_come_at_once_and_text_is_not_disturbed(server: Running) -> No
         assert heard_of(found) == WORDS[:3]
         told = [m["position"] for m in found if m["type"] == "heard"]
         assert told == sorted(told) and len(told) > 2  # silence is told, too
+
+
+# OpenAI's clients
+
+
+@pytest.fixture
+def openai(server: Running) -> Any:
+    found = pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
+    return found.OpenAI(
+        api_key="none",
+        base_url=f"{server.url}/v1",
+        websocket_base_url=f"ws://127.0.0.1:{server.port}/v1",
+        max_retries=0,
+    )
+
+
+SENTENCES = (WORDS[:9], WORDS[9:16])
+
+
+def wave_file(rate: int = 44_100) -> bytes:
+    """Two sentences."""
+    samples = speech([0.3, *SENTENCES[0], 1.5, *SENTENCES[1], 0.4])[0]
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes(pcm(Resampler(RATE, rate).add(samples, last=True)))
+    return stream.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_file_is_translated_for_the_sdk(server: Running, openai: Any) -> None:
+    create, file = openai.audio.translations.create, ("talk.wav", wave_file())
+    dial = {"k": 2}
+    whole = expected(server, *SENTENCES)
+    assert create(file=file, model="whisper-1", extra_body=dial).text == whole
+    plain = create(file=file, model="toy", response_format="text", extra_body=dial)
+    assert plain.strip() == whole
+    full = create(file=file, model="toy", response_format="verbose_json", extra_body=dial)
+    assert full.language == "english" and full.text == whole
+    assert full.duration == pytest.approx(wave_seconds(wave_file()), abs=0.01)
+    assert " ".join(each.text for each in full.segments) == whole
+    assert full.segments[0].start == pytest.approx(0.3, abs=0.1)
+    assert full.segments[0].end < full.segments[-1].start < full.segments[-1].end < full.duration
+    srt = create(file=file, model="toy", response_format="srt", extra_body=dial)
+    assert srt.startswith("1\n00:00:00,") and " --> " in srt
+    shown = [line for line in srt.splitlines() if line and "-->" not in line]
+    assert " ".join(line for line in shown if not line.isdecimal()) == whole
+    vtt = create(file=file, model="toy", response_format="vtt", extra_body=dial)
+    assert vtt.startswith("WEBVTT\n\n00:00:00.")
+    assert server.hub.hearing.free == 2
+
+
+def wave_seconds(data: bytes) -> float:
+    with wave.open(io.BytesIO(data)) as file:
+        return file.getnframes() / file.getframerate()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "change, status",
+    [
+        ({"file": ("a.mp3", b"no audio")}, 400),
+        ({"file": ("a.wav", b"RIFF1234WAVE")}, 400),
+        ({"model": "none"}, 400),
+        ({"response_format": "docx"}, 400),
+        ({"extra_body": {"k": -1}}, 400),
+        ({"extra_body": {"k": 2, "lag": 2}}, 400),
+        ({"file": ("a.wav", bytes(27_000_000))}, 413),
+    ],
+)
+def test_a_file_that_cannot_be_translated(
+    server: Running, openai: Any, change: dict[str, Any], status: int
+) -> None:
+    import openai as sdk
+
+    with pytest.raises(sdk.APIError) as found:
+        openai.audio.translations.create(**{"file": wave_file(), "model": "toy", **change})
+    assert getattr(found.value, "status_code", status) == status  # or the connection was cut
+    wait_for(lambda: server.hub.hearing.free == 2)
+
+
+def test_realtime_audio_by_the_sdk(server: Running, openai: Any) -> None:
+    samples = speech([*SENTENCES[0], 1.5, *SENTENCES[1], 0.4])[0]
+    data = pcm(Resampler(RATE, 24_000).add(samples, last=True))
+    with openai.realtime.translations.connect(model="toy") as session:
+        assert session.recv().session.type == "translation"
+        settings = {"input": {"transcription": {"model": "any"}}, "output": {"language": "en"}}
+        session.send({"type": "session.update", "session": {"audio": settings}})
+        assert session.recv().session.audio.output.language == "en"
+        for place in range(0, len(data), 9_600):
+            sent = base64.b64encode(data[place : place + 9_600]).decode()
+            session.send({"type": "session.input_audio_buffer.append", "audio": sent})
+        session.send({"type": "session.close"})
+        found = []
+        while not found or found[-1].type != "session.closed":
+            found.append(session.recv())
+    heard = [event for event in found if event.type == "session.input_transcript.delta"]
+    assert "".join(event.delta for event in heard).split() == [*SENTENCES[0], *SENTENCES[1]]
+    written = [event for event in found if event.type == "session.output_transcript.delta"]
+    k = server.hub.models.find().system.trained_dial()
+    assert "".join(event.delta for event in written).strip() == expected(server, *SENTENCES, k=k)
+    times = [event.elapsed_ms for event in heard]
+    assert times == sorted(times) and times[-1] < 1000 * len(samples) / RATE + 100
+
+
+def test_realtime_audio_that_is_none(server: Running) -> None:
+    with server.connect("/v1/realtime/translations") as socket:
+        receive(socket)
+        send(socket, "session.input_audio_buffer.append", audio="%%%")
+        assert receive(socket)["error"]["code"] == "malformed"
+        send(socket, "session.input_audio_buffer.append", audio="AAAA")
+        send(socket, "session.input_text_buffer.append", text="ba ")
+        assert "takes audio" in receive(socket)["error"]["message"]
+        send(socket, "session.close")
+        assert until(socket, "session.closed")

@@ -248,6 +248,7 @@ def make_card(facts: Facts, examples: Path) -> str:
     swapped = "" if facts.languages["source"] == "de" else "Their English sides are the sources. "
     least, most = lags(facts)
     text = (TEXTS / "card.md").read_text("utf-8").format(
+        source_code=facts.languages["source"], target_code=facts.languages["target"],
         name=facts.name, source=source, target=target, transcript=transcript(facts),
         width=shape["width"], heads=shape["heads"], ffn=shape["ffn"],
         encoder_layers=shape["encoder_layers"], decoder_layers=shape["decoder_layers"],

@@ -81,11 +81,11 @@ def _run(arguments: Sequence[str]) -> None:
         import typer
     except ImportError:
         raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
-    from waitinfo.cli.verbs import app
+    from waitinfo.cli.verbs import make_app
 
     given = list(arguments) or ["--help"]
     try:
-        code = app(args=given, prog_name="waitinfo", standalone_mode=False)
+        code = make_app(given)(args=given, prog_name="waitinfo", standalone_mode=False)
     except typer.Abort as error:  # what typer makes of Ctrl-C, and of an end of input
         if isinstance(error.__cause__ or error.__context__, EOFError):
             raise WaitinfoError("the input ends too early") from None

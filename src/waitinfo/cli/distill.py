@@ -27,7 +27,9 @@ class DistillArguments(BatchOptions):
     teacher: Annotated[
         Paths, typer.Option(help="Model or run folders; several translate together.")
     ]
-    data: Annotated[Path, typer.Option(help="A corpus made by prepare, or a TSV file.")]
+    data: Annotated[Path | None, typer.Option(help="A corpus made by prepare, or a TSV file.")] = (
+        None
+    )
     out: Annotated[Path, typer.Option(help="Corpus folder to write, or a .tsv file.")]
     text: Annotated[Paths, typer.Option(help="Further source text, which has no translation.")] = (
         field(default_factory=list)
@@ -75,6 +77,8 @@ def distill(options: DistillArguments) -> None:
     Examples:
 
         waitinfo distill --teacher teacher --data corpus --out distilled --device cuda
+
+        waitinfo distill --teacher Helsinki-NLP/opus-mt-en-pt --text english.txt --out new.tsv.xz
 
         waitinfo distill --teacher a b --data corpus --out out --beam 8 --choose chrf
 

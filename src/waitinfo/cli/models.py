@@ -105,31 +105,36 @@ def _show(name: str) -> None:
 
 
 def _import(options: ModelsArguments) -> None:
+    from waitinfo.cli.console import progress_bar
     from waitinfo.cli.notes import note
-    from waitinfo.importing import SYSTEM, import_model
+    from waitinfo.importing.models import SYSTEM, import_model
+    from waitinfo.importing.sources import HUB_NAME, fetch
     from waitinfo.text.languages import Languages
 
     source, out = options.published, options.out
     if source is None or out is None:
         raise WaitinfoError("--import: give --out, the folder to write")
     languages = Languages(options.source_language, options.target_language)
-    import_model(source, out, options.dtype, languages=languages)
+    if not source.exists() and HUB_NAME.fullmatch(str(source)):
+        source = fetch(str(source))
+    with progress_bar() as progress:
+        import_model(source, out, options.dtype, languages=languages, progress=progress)
     size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     note(f"{out}: {size / 1e6:.1f} MB of weights; it translates by {SYSTEM}, see --system")
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
     from waitinfo.cli.notes import note
+    from waitinfo.importing.sources import find_source
     from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION
-    from waitinfo.trained.folder import find_model
     from waitinfo.trained.saving import load_model, save_model
 
     if out is None:
         raise WaitinfoError("--pack: give --out, the folder to write")
     if out.exists():
         raise WaitinfoError(f"{out}: exists already; choose a new folder")
-    loaded = load_model(find_model(source))
+    loaded = load_model(find_source(source, "float32"))
     save_model(
         out,
         loaded.floats,

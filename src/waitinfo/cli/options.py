@@ -7,6 +7,7 @@ inherits: an option added to `DecodingOptions` is an option of every verb that d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from waitinfo.systems import SYSTEMS
 from waitinfo.threads import set_thread_count, usable_cores
 
 if TYPE_CHECKING:
+    from waitinfo.progress import Progress
     from waitinfo.systems import System
     from waitinfo.trained.saving import LoadedModel
 
@@ -103,12 +105,13 @@ class DecodingOptions(ComputeOptions, SystemChoice):
     def load(self, path: Path | None) -> LoadedModel:
         """A model, decoded and computed as these options say; None is the bundled one."""
         from waitinfo.config import system_options
-        from waitinfo.trained.folder import find_model
+        from waitinfo.importing.sources import find_source
         from waitinfo.trained.saving import load_model
 
         self.load_plugins()
         options = system_options(self.settings)
-        loaded = load_model(find_model(path), self.device, self.dtype, self.system, options)
+        folder = find_source(path, self.dtype, _bar)
+        loaded = load_model(folder, self.device, self.dtype, self.system, options)
         return loaded.between(self.source_language, self.target_language)
 
 
@@ -119,7 +122,8 @@ class ModelOptions(DecodingOptions):
     model: Annotated[
         Path | None,
         typer.Option(
-            help="A model or run folder, or a bundled one's name [default: de-en].",
+            help="A model or run folder, a bundled one's name, a published model, or a name on the "
+            "Hugging Face hub [default: de-en].",
             autocompletion=suggest_models,
         ),
     ] = None
@@ -173,6 +177,12 @@ class BatchOptions(DecodingOptions):
         halves = self.dtype == "auto" and self.device.startswith("cuda")
         dtype = "bfloat16" if halves else self.dtype
         return replace(self, device=device, dtype=dtype).load(path)
+
+
+def _bar() -> AbstractContextManager[Progress]:
+    from waitinfo.cli.console import progress_bar
+
+    return progress_bar()
 
 
 def use_threads(count: int) -> None:

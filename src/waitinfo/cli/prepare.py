@@ -159,18 +159,13 @@ def prepare(options: PrepareArguments) -> None:
 
 
 def _corpus_or_model(path: Path) -> Path:
-    """A folder with a vocabulary, or a bundled model by its name."""
-    from waitinfo.trained.folder import bundled_models
+    """A folder with a vocabulary: a corpus, or a model by whatever names it."""
+    from waitinfo.importing.sources import find_source
 
-    models = bundled_models()
-    if path.exists():
-        return path
-    if str(path) not in models:
-        names = ", ".join(models)
-        raise WaitinfoError(
-            f"--vocab-from {path}: no such corpus or model; bundled models: {names}"
-        )
-    return models[str(path)].folder
+    try:
+        return find_source(path, "float32")
+    except WaitinfoError as error:
+        raise WaitinfoError(f"--vocab-from {error}") from None
 
 
 def _recipe(path: Path) -> dict[str, Any]:

@@ -6,23 +6,18 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from waitinfo.cli.analyse import analyse
-from waitinfo.cli.compare import compare
-from waitinfo.cli.distill import distill
-from waitinfo.cli.evaluate import evaluate
-from waitinfo.cli.listen import listen
-from waitinfo.cli.models import models
-from waitinfo.cli.prepare import prepare
-from waitinfo.cli.serve import serve
-from waitinfo.cli.train import train
-from waitinfo.cli.translate import translate
-
+# Each is a function of its own module.
+VERBS = (
+    "prepare", "train", "distill", "translate", "listen", "serve", "evaluate", "compare", "analyse",
+    "models",
+)  # fmt: skip
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -85,19 +80,6 @@ def command(verb: Callable[[Any], None]) -> Callable[..., None]:
     return call
 
 
-app = typer.Typer(
-    name="waitinfo",
-    help="Simultaneous machine translation: prepare text, train systems, translate live.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for verb in (prepare, train, distill, translate, listen, serve, evaluate, compare, analyse, models):
-    app.command(cls=Verb)(command(verb))
-
-
 def _version(asked: bool) -> None:
     if asked:
         import waitinfo
@@ -106,10 +88,27 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Simultaneous machine translation: prepare text, train systems, translate live."""
+
+
+def make_app(given: Sequence[str] = ()) -> typer.Typer:
+    """The command with the verb of these arguments, or with all: one verb starts sooner."""
+    app = typer.Typer(
+        name="waitinfo",
+        help="Simultaneous machine translation: prepare text, train systems, translate live.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for name in given[:1] if given and given[0] in VERBS else VERBS:
+        verb = getattr(import_module(f"waitinfo.cli.{name}"), name)
+        app.command(cls=Verb)(command(verb))
+    return app

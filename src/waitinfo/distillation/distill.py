@@ -288,12 +288,12 @@ def check_output(data: Data, out: Path) -> None:
         check_writable(out)
     elif data.corpus is None:
         raise WaitinfoError(
-            f"{out}: pairs from {data.path.name} are written as text; name a .tsv file, and make a "
-            "corpus of it with: waitinfo prepare --tsv"
+            f"{out}: pairs from {(data.path or data.texts[0]).name} are written as text; name a "
+            ".tsv file, and make a corpus of it with: waitinfo prepare --tsv"
         )
     elif out.is_file():
         raise WaitinfoError(f"{out}: is a file; name a folder or a .tsv file")
-    if out.exists() and out.samefile(data.path):
+    if data.path is not None and out.exists() and out.samefile(data.path):
         raise WaitinfoError(f"{out}: is the data; write to another place")
 
 

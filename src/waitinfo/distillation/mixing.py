@@ -35,10 +35,12 @@ class Row(NamedTuple):
 class Data:
     """A corpus folder or a TSV file, and further text without translations."""
 
-    def __init__(self, path: Path, texts: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path | None, texts: Sequence[Path] = ()) -> None:
+        if path is None and not texts:
+            raise WaitinfoError("nothing to translate was given; use --data or --text")
         self.path, self.texts = path, list(texts)
-        self.corpus = None if path.is_file() else Corpus(path)
-        for file in self.texts if self.corpus else [path, *self.texts]:
+        self.corpus = None if path is None or path.is_file() else Corpus(path)
+        for file in self.texts if path is None or self.corpus else [path, *self.texts]:
             check_readable(file)
 
     @property
@@ -47,21 +49,25 @@ class Data:
 
     def identity(self) -> list[str | None]:
         """Checksums of everything that is read."""
-        first = self.path if self.corpus is None else self.path / MANIFEST
-        return [sha256(file) for file in (first, *self.texts)]
+        first = [] if self.path is None else [self.path / (MANIFEST if self.corpus else "")]
+        return [sha256(file) for file in (*first, *self.texts)]
 
     def __iter__(self) -> Iterator[Row]:
-        yield from self._of_file() if self.corpus is None else self._of_corpus(self.corpus)
+        if self.corpus is not None:
+            yield from self._of_corpus(self.corpus)
+        elif self.path is not None:
+            yield from self._of_file(self.path)
         for path in self.texts:
             for line in read_lines(path):
                 yield Row(normalise(line), None, ORIGINAL)
 
-    def _of_file(self) -> Iterator[Row]:
-        for number, line in enumerate(read_lines(self.path), 1):
+    @staticmethod
+    def _of_file(path: Path) -> Iterator[Row]:
+        for number, line in enumerate(read_lines(path), 1):
             columns = line.split("\t")
             if len(columns) < 2:
                 raise WaitinfoError(
-                    f"{self.path}, line {number}: no tab; each line is source<TAB>target"
+                    f"{path}, line {number}: no tab; each line is source<TAB>target"
                 )
             origin = columns[2] if len(columns) > 2 and columns[2] in KNOWN else ORIGINAL
             yield Row(normalise(columns[0]), normalise(columns[1]), origin)

@@ -160,26 +160,33 @@ def read_file(path: Path, seconds: float = BLOCK) -> Iterator[Samples]:
     """The blocks of an audio file: WAV, or with the soundfile package FLAC, MP3, Ogg and others."""
     try:
         with path.open("rb") as stream:
-            begun = stream.read(12)
-            if begun[:4] == b"RIFF" and begun[8:] == b"WAVE":
-                yield from read_wave(stream, begun, seconds)
-                return
+            yield from read_audio(stream, str(path), seconds)
     except OSError as error:
         raise WaitinfoError(f"{path}: {error.strerror}") from None
-    except WaitinfoError as error:
-        raise WaitinfoError(f"{path}: {error}") from None
-    yield from _read_other(path, seconds)
 
 
-def _read_other(path: Path, seconds: float) -> Iterator[Samples]:
+def read_audio(stream: BinaryIO, name: str, seconds: float = BLOCK) -> Iterator[Samples]:
+    """The same from an open file, which errors call by a name."""
+    begun = stream.read(12)
+    if begun[:4] == b"RIFF" and begun[8:] == b"WAVE":
+        try:
+            yield from read_wave(stream, begun, seconds)
+        except WaitinfoError as error:
+            raise WaitinfoError(f"{name}: {error}") from None
+        return
+    stream.seek(0)
+    yield from _read_other(stream, name, seconds)
+
+
+def _read_other(stream: BinaryIO, name: str, seconds: float) -> Iterator[Samples]:
     try:
         import soundfile
     except (ImportError, OSError):
         raise WaitinfoError(
-            f"{path}: is not WAV; other formats need: pip install 'waitinfo[listen]'"
+            f"{name}: is not WAV; other formats need: pip install 'waitinfo[listen]'"
         ) from None
     try:
-        with soundfile.SoundFile(path) as opened:
+        with soundfile.SoundFile(stream) as opened:
             resampler = Resampler(opened.samplerate)
             size = max(1, round(opened.samplerate * seconds))
             for block in opened.blocks(size, dtype="float32", always_2d=True):
@@ -187,7 +194,7 @@ def _read_other(path: Path, seconds: float) -> Iterator[Samples]:
             yield resampler.add(np.zeros(0, np.float32), last=True)
     except soundfile.LibsndfileError:
         raise WaitinfoError(
-            f"{path}: is not audio that can be read; use WAV, FLAC, Ogg or MP3"
+            f"{name}: is not audio that can be read; use WAV, FLAC, Ogg or MP3"
         ) from None
 
 

@@ -11,7 +11,7 @@ from waitinfo.listening.audio import RATE, Samples, read_file, read_input
 from waitinfo.listening.loading import DEFAULT, load_recogniser
 from waitinfo.listening.recogniser import Heard, Recogniser, Voice, Word
 from waitinfo.listening.sources import Clock, Lost, Microphone, Paced, Piped, Recording, Source
-from waitinfo.listening.spoken import SpokenText
+from waitinfo.listening.spoken import SpokenText, Told
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.stream import Stream
 from waitinfo.streaming.translator import Translator, load
@@ -51,9 +51,6 @@ class Listener:
         self._last = 0.0  # end of the last recognised word
         self._open = False
         self._text = SpokenText()
-        self._sentence: list[Word] = []  # source words of the present sentence
-        self._written: list[str] = []  # and its translation
-        self._read: list[Word] = []  # since the last words were written
 
     @property
     def rhythm(self) -> float:
@@ -75,7 +72,7 @@ class Listener:
             yield from self._heard(self.voice.finish())
             if self.stream is not None:
                 yield from self._told(self.stream.finish())
-                yield from self._end()
+                yield from map(self._as_event, self._text.end())
         finally:
             if self.stream is not None:
                 self.stream.close()
@@ -108,28 +105,11 @@ class Listener:
 
     def _told(self, events: Iterable[Event]) -> Iterator[SpeechEvent]:
         """What the stream has read and written."""
-        for event in events:
-            read = self._text.read(event)
-            self._read += read
-            self._sentence += read
-            if event.kind == "WRITE" and event.text:
-                self._written.append(event.text)
-                words = self._read or self._sentence[-1:] or [Word("", self._last, self._last)]
-                self._read = []
-                start, end = words[0].start, words[-1].end
-                yield self._event("WRITE", event.text, start, end)._replace(event=event)
-            if event.kind == "MOVE" or (event.kind == "WRITE" and event.token == "</s>"):
-                yield from self._end()
+        yield from map(self._as_event, self._text.told(events))
 
-    def _end(self) -> Iterator[SpeechEvent]:
-        """A sentence is complete, or a window has moved on."""
-        words, text = self._sentence, "".join(self._written).strip()
-        self._sentence, self._written, self._read = [], [], []
-        if words or text:
-            words = words or [Word("", self._last, self._last)]
-            source = " ".join(word.text for word in words)
-            found = self._event("END", text, words[0].start, words[-1].end)
-            yield found._replace(source=source)
+    def _as_event(self, told: Told) -> SpeechEvent:
+        found = self._event(told.kind, told.text, told.start, told.end)
+        return found._replace(source=told.source, event=told.event)
 
     def _event(
         self,

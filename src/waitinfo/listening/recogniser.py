@@ -63,11 +63,12 @@ class Recogniser(Protocol):
     every: float  # seconds of audio between looks at the open words, on a machine that keeps up
 
     def voice(
-        self, language: str | None = None, live: bool = True, carried: Sequence[str] = ()
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
     ) -> Voice:
         """Begin with a speaker. A `live` one looks less often where the machine is slow.
 
-        To continue a voice, `carried` are the words of its anchor, which are not heard again.
+        To continue a voice, `carried` are the words of its anchor, which are not told again. The
+        pause before the anchor may be.
         """
 
 

@@ -49,7 +49,7 @@ class Redecoding:
         self.name = transcriber.name
 
     def voice(
-        self, language: str | None = None, live: bool = True, carried: Sequence[str] = ()
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
     ) -> RedecodedVoice:
         return RedecodedVoice(self, language, live, carried)
 
@@ -62,7 +62,7 @@ class RedecodedVoice:
         recogniser: Redecoding,
         language: str | None,
         live: bool,
-        carried: Sequence[str] = (),
+        carried: Sequence[str] | None = None,
     ) -> None:
         self._recogniser, self._language, self._live = recogniser, language, live
         self._activity = recogniser.activity()
@@ -74,8 +74,10 @@ class RedecodedVoice:
         self._rest = np.zeros(0, np.float32)  # samples that do not fill a frame yet
         self._speaks = bool(carried)  # in the middle of a stretch
         self._silent = 0  # frames since somebody spoke
-        self._paused = not carried  # the silence was reported
-        self._agreement = Agreement(carried)
+        if carried is not None and not carried:  # right after a stretch
+            self._silent = frames(GAP) - frames(MARGIN)
+        self._paused = carried is None  # the silence was reported
+        self._agreement = Agreement(carried or ())
         self._told = 0.0  # position that was told last
         self._looked = 0  # frames of the stretch at the last look
         self._cost = 0.0  # seconds that a look takes

@@ -46,7 +46,7 @@ class VoskRecogniser:
         self._new: Any = vosk.KaldiRecognizer
 
     def voice(
-        self, language: str | None = None, live: bool = True, carried: Sequence[str] = ()
+        self, language: str | None = None, live: bool = True, carried: Sequence[str] | None = None
     ) -> VoskVoice:
         recogniser = self._new(self._model, RATE)
         recogniser.SetWords(True)
@@ -59,15 +59,15 @@ class VoskVoice:
 
     rhythm = EVERY
 
-    def __init__(self, recogniser: Any, carried: Sequence[str] = ()) -> None:
+    def __init__(self, recogniser: Any, carried: Sequence[str] | None = None) -> None:
         self._recogniser = recogniser
         self._waiting: list[Samples] = []
         self._heard = 0  # samples
         self._lost = 0
         self._last = 0.0  # when the last word ended
-        self._paused = not carried
+        self._paused = carried is None
         self._shown = False
-        self._agreement = Agreement(carried)
+        self._agreement = Agreement(carried or ())
         self._begin = 0  # samples before the stretch
         self._told = 0.0  # position that was told last
         self._seen: list[Word] = []  # at the look before

@@ -64,7 +64,7 @@ class Speaker(NamedTuple):
 
     language: str | None
     live: bool
-    carried: Sequence[str]
+    carried: Sequence[str] | None
 
 
 OnHeard = Callable[[list[Heard]], None]
@@ -179,7 +179,7 @@ class Voices:
         on_end: OnEnd = lambda error: None,
         language: str | None = None,
         live: bool = True,
-        carried: Sequence[str] = (),
+        carried: Sequence[str] | None = None,
     ) -> PooledVoice:
         """Begin with a speaker; raises `Busy` if there is no room for one more.
 
@@ -192,7 +192,7 @@ class Voices:
                 self.observer.refused("voices")
                 raise Busy(f"{self.limit} voices are open, which is all there is room for")
             self._numbers += 1
-            speaker = Speaker(language, live, tuple(carried))
+            speaker = Speaker(language, live, carried)
             voice = PooledVoice(self, self._numbers, speaker, on_heard, on_end)
             alive = [worker for worker in self._workers if not worker.dead]
             if not alive:

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving import operations, realtime, rest, stream, watching
+from waitinfo.serving import audio, operations, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
@@ -55,7 +55,7 @@ def build_app(hub: Hub) -> FastAPI:
         redoc_url=None,
     )
     app.state.hub = hub
-    for part in (stream, realtime, watching, rest, operations):
+    for part in (stream, realtime, watching, rest, audio, operations):
         app.include_router(part.router)
     _add_schemas(app)
     _add_errors(app, hub)
@@ -78,7 +78,7 @@ def _add_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         found = generate()
         schemas = found["components"]["schemas"]
-        for model in (rest.TranslateRequest, rest.DetectRequest):
+        for model in (rest.TranslateRequest, rest.DetectRequest, audio.AudioRequest):
             schemas.setdefault(model.__name__, model.model_json_schema())
         return found
 

@@ -18,7 +18,7 @@ from waitinfo.serving.hearing import Ear
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.logs import begin_session, failed, log
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import Idle, Malformed, Resume, Stats, Words
+from waitinfo.serving.protocol import AudioStart, Idle, Malformed, Resume, Stats, Words
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
@@ -239,6 +239,7 @@ class Connection(ABC):
         self.wire = Wire(socket, settings.stall, settings.message_size)
         self.live: Live | None = None
         self.ear: Ear | None = None  # where the stream takes audio
+        self._reserved = False  # a voice
         self.seat: Seat | None = None  # in the room where the stream speaks
         self._stop = asyncio.Event()
         self.name = ""  # in the logs
@@ -288,8 +289,7 @@ class Connection(ABC):
         finally:
             if self.live is not None:
                 self.live.close()
-            if self.ear is not None:
-                self.ear.close()
+            self._stop_hearing()
             if self.seat is not None:  # of a stream that was cut, it waits for its speaker
                 self.seat.leave(0.0 if reason == "end" else self.hub.settings.kept)
         await self._finish(reason)
@@ -352,6 +352,23 @@ class Connection(ABC):
             for task in (writer, *others):
                 task.cancel()
             await asyncio.gather(writer, *others, return_exceptions=True)
+
+    async def open_ear(self, live: Live, start: AudioStart) -> Ear:
+        """Take audio from now on."""
+        self.hub.hearing.reserve(self.client)
+        self._reserved = True
+        self.ear = await self.hub.hearing.open(live.served.languages, start)
+        return self.ear
+
+    def _stop_hearing(self) -> None:
+        if self.ear is not None:
+            self.ear.close()
+        if self._reserved:
+            self.hub.hearing.release(self.client)
+
+    async def end_input(self, live: Live) -> None:
+        """The client will send no more."""
+        await (live if self.ear is None else self.ear).end()
 
     async def _read(self, live: Live) -> None:
         """Handle messages until the client ends the stream."""

@@ -79,45 +79,37 @@ class Hearing:
         if self._pool is not None:
             self._pool.close()
 
-    async def open(
-        self, client: Caller, languages: Languages, start: AudioStart, live: bool = True
-    ) -> Ear:
-        """A voice for a client."""
-        if not self.limit:
-            raise NotHeard("audio: this server takes none; start it with --recogniser")
+    async def open(self, languages: Languages, start: AudioStart, live: bool = True) -> Ear:
+        """A voice for a client that has reserved it."""
         language = _language(start.language, languages.source)
-        self._check(client)
-        self._callers[id(client)] += 1
+        pool = await self._loaded()
+        ear = Ear(start)
+        carried = None if start.resume is None else start.resume.words
         try:
-            pool = await self._loaded()
-            ear = Ear(self, client, start)
-            ear.voice = pool.open(ear.heard, ear.ended, language, live, start.resume.words)
-        except BaseException as error:
-            self._leave(client)
-            if isinstance(error, Busy):
-                raise self._full() from None
-            raise
-        self._figures.open.inc()
+            ear.voice = pool.open(ear.heard, ear.ended, language, live, carried)
+        except Busy:
+            raise self._full() from None
         return ear
 
-    def _check(self, client: Caller) -> None:
-        """Refuse one voice more than there are, or than a stranger's half of them."""
+    def reserve(self, client: Caller) -> None:
+        """Count a voice of a client; refuse one more than there are, or a stranger's half."""
+        if not self.limit:
+            raise NotHeard("audio: this server takes none; start it with --recogniser")
         share = (self.limit + 1) // 2 if client.stranger else self.limit
         if self.free <= 0 or self._callers[id(client)] >= share:
             raise self._full()
+        self._callers[id(client)] += 1
+        self._figures.open.inc()
 
     def _full(self) -> Refusal:
         return Refusal(503, "voices", "all voices are in use; try again later", self._retry)
 
-    def _leave(self, client: Caller) -> None:
+    def release(self, client: Caller) -> None:
+        """A voice of a client is over."""
+        self._figures.open.dec()
         self._callers[id(client)] -= 1
         if not self._callers[id(client)]:
             del self._callers[id(client)]
-
-    def over(self, client: Caller) -> None:
-        """A voice of a client has been closed."""
-        self._leave(client)
-        self._figures.open.dec()
 
     async def _loaded(self) -> Voices:
         now = time.monotonic()
@@ -151,10 +143,11 @@ class Ear:
 
     voice: PooledVoice
 
-    def __init__(self, hearing: Hearing, client: Caller, start: AudioStart) -> None:
-        self._hearing, self._client, self._rate = hearing, client, start.rate
-        self._before = start.resume.sample  # samples of streams that this one continues
-        self._newest = Heard([], [], 0.0, anchor=Anchor(0, tuple(start.resume.words)))
+    def __init__(self, start: AudioStart) -> None:
+        self._rate = start.rate
+        place = start.resume or AudioPlace(sample=0, words=[])
+        self._before = place.sample  # samples of streams that this one continues
+        self._newest = Heard([], [], 0.0, anchor=Anchor(0, tuple(place.words)))
         self._resampler = Resampler(start.rate)
         self._half = b""  # of a sample
         self._loop = asyncio.get_running_loop()
@@ -212,7 +205,6 @@ class Ear:
         if not self._closed:
             self._closed = True
             self.voice.close()
-            self._hearing.over(self._client)
 
     async def batches(self) -> AsyncIterator[list[Heard] | Flush]:
         """What was heard, until all has been."""

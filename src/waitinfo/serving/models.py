@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.importing.sources import find_source
 from waitinfo.serving.engine import EngineLink, Meeting
 from waitinfo.serving.metrics import EngineObserver, Metrics
 from waitinfo.streaming.asynchronous import AsyncStream, AsyncTranslator
@@ -21,7 +22,6 @@ from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages, find_code
-from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 MOST_DIRECTIONS = 100  # of one model of many languages
@@ -176,7 +176,7 @@ def load_models(
     served: list[Served] = []
     names: set[str] = set()
     for path in paths or (None,):
-        folder = find_model(path)
+        folder = find_source(path, dtype)
         loaded = load_model(folder, device, dtype, system, options)
         name = _name(folder)
         if name in names:

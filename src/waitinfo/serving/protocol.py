@@ -77,9 +77,7 @@ class AudioStart(Message):
     language: str | None = Field(
         None, max_length=35, description="Of the speaker; the model's source language if left out."
     )
-    resume: AudioPlace = Field(
-        AudioPlace(sample=0, words=[]), description="The newest `replay` of `heard`."
-    )
+    resume: AudioPlace | None = Field(None, description="The newest `replay` of `heard`.")
 
 
 class Start(Message):

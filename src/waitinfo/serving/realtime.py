@@ -1,24 +1,42 @@
-"""WebSocket /v1/realtime/translations: the events of OpenAI's realtime translation, for text.
+"""WebSocket /v1/realtime/translations: the events of OpenAI's realtime translation.
 
-`session.input_text_buffer.append` takes the place of their event for audio.
+Besides audio, it takes text: `session.input_text_buffer.append`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import time
 from contextlib import suppress
 from itertools import count
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, WebSocket
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+)
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.connection import Connection, Live
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import Malformed, Words, explain, parse_json
+from waitinfo.serving.protocol import (
+    AudioStart,
+    Malformed,
+    Words,
+    explain,
+    parse_json,
+)
 from waitinfo.serving.wire import Gone, Stalled
 
 router = APIRouter()
+
+RATE = 24_000  # samples a second, as OpenAI has it
 
 
 @router.websocket("/v1/realtime/translations")
@@ -36,7 +54,12 @@ class OutputSettings(ClientEvent):
     language: str | None = None
 
 
+class InputSettings(ClientEvent):
+    transcription: dict[str, Any] | None = None  # whose words are sent, too, if it is given
+
+
 class AudioSettings(ClientEvent):
+    input: InputSettings | None = None
     output: OutputSettings | None = None
 
 
@@ -57,6 +80,7 @@ class Append(ClientEvent):
 
 class AppendAudio(ClientEvent):
     type: Literal["session.input_audio_buffer.append"]
+    audio: str  # PCM16, 24 kHz, mono, in base64
 
 
 class Close(ClientEvent):
@@ -83,13 +107,15 @@ class RealtimeConnection(Connection):
         super().__init__(*arguments)
         self._ids = count(1)
         self._cause: str | None = None  # id of the event being handled
+        self._transcribes = False
+        self._audible = asyncio.Event()  # audio has come
 
     async def session(self) -> str:
         served = self.hub.models.find(self.socket.query_params.get("model"))
         self.hub.check_free(served)
         live = self.live = Live.open(self.hub, served, self.client)
         await self._send("session.created", session=self._describe(live))
-        await self.both(live, self._write(live))
+        await self.both(live, self._write(live), self._hear(live))
         return "end"
 
     def _describe(self, live: Live) -> dict[str, Any]:
@@ -98,7 +124,11 @@ class RealtimeConnection(Connection):
             "id": self.name,
             "type": "translation",
             "model": live.served.name,
-            "audio": {"output": {"language": languages.target}},
+            "audio": {
+                "input": {"transcription": {"model": self.name} if self._transcribes else None},
+                "output": {"language": languages.target},
+            },
+            "expires_at": round(time.time() + self.hub.settings.idle),  # unless something comes
             "k": live.k,
         }
 
@@ -108,21 +138,47 @@ class RealtimeConnection(Connection):
         self._cause = named if isinstance(named, str) else None
         match parse(value):
             case Append(text=words):
+                if self.ear is not None:
+                    raise WaitinfoError("this session takes audio; open another one for text")
                 return await live.text(words)
+            case AppendAudio(audio=data):
+                return await self._append(live, data)
             case Update(session=session):
                 self._update(live, session)
                 await self._send("session.updated", session=self._describe(live))
             case Close():
-                await live.end()
-            case AppendAudio():
-                raise Malformed("audio is not understood; send session.input_text_buffer.append")
+                await self.end_input(live)
         return 0.0
+
+    async def _append(self, live: Live, audio: str) -> float:
+        try:
+            data = base64.b64decode(audio, validate=True)
+        except ValueError:
+            raise Malformed("audio: must be base64") from None
+        ear = self.ear
+        if ear is None:
+            start = AudioStart(rate=RATE, language=None, resume=None)
+            ear = await self.open_ear(live, start)
+            self._audible.set()
+        live.stir()
+        return await ear.take(data)
+
+    async def _hear(self, live: Live) -> None:
+        await self._audible.wait()
+        assert self.ear is not None
+        async for message in self.ear.messages(live):
+            if message.text and self._transcribes:
+                elapsed = round(1000 * message.position)
+                fields = {"delta": message.text, "elapsed_ms": elapsed}
+                await self._send("session.input_transcript.delta", **fields)
 
     def _update(self, live: Live, session: SessionSettings) -> None:
         language = session.audio and session.audio.output and session.audio.output.language
         if language and language != live.served.languages.target:
             raise WaitinfoError(_other_language(live.served))
         live.set(session.k, None)
+        if session.audio and session.audio.input:
+            self._transcribes = session.audio.input.transcription is not None
 
     async def _write(self, live: Live) -> None:
         async for found in live.updates():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
@@ -122,8 +122,8 @@ def _body_of(model: str) -> dict[str, Any]:
 async def translate(request: Request) -> TranslateResponse:
     """Translate a text or a list of texts."""
     hub: Hub = request.app.state.hub
-    async with _body(request, hub) as body:
-        return await _while_wanted(request, _translation(hub, request, body))
+    async with read_body(request, hub, hub.settings.request_size) as body:
+        return await while_wanted(request, _translation(hub, request, body))
 
 
 async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResponse:
@@ -167,7 +167,7 @@ async def detect(request: Request) -> list[Guess]:
     """The languages that a text may be in, the likeliest first."""
     hub: Hub = request.app.state.hub
     kind = request.headers.get("content-type", "")
-    async with _body(request, hub) as body:
+    async with read_body(request, hub, hub.settings.request_size) as body:
         asked = await _read(hub, kind, body, DetectRequest)
     hub.admit(request, asked.api_key)
     text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
@@ -239,6 +239,7 @@ async def models(request: Request) -> list[dict[str, Any]]:
 
 
 Asked = TypeVar("Asked", bound=BaseModel)
+Answer = TypeVar("Answer")
 
 
 async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked:
@@ -265,9 +266,8 @@ def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> As
 
 
 @asynccontextmanager
-async def _body(request: Request, hub: Hub) -> AsyncIterator[bytes]:
+async def read_body(request: Request, hub: Hub, largest: int) -> AsyncIterator[bytes]:
     """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
-    largest = hub.settings.request_size
     body = bytearray()
     with ExitStack() as stack:
         try:
@@ -303,17 +303,23 @@ def _values(kind: str, parameters: str, body: bytes) -> dict[str, Any]:
 
 
 def _parts(parameters: str, body: bytes) -> dict[str, list[str]]:
+    """The fields of multipart/form-data as text."""
+    form: dict[str, list[str]] = {}
+    for name, data in sections(parameters, body):
+        form.setdefault(name, []).append(data.decode("utf-8"))
+    return form
+
+
+def sections(parameters: str, body: bytes) -> Iterator[tuple[str, bytes]]:
     """The fields of multipart/form-data."""
     found = re.search(r'boundary="?([^";\s]{1,70})', parameters)
     if found is None:
         raise Malformed("multipart/form-data needs a boundary")
     line = b"\r\n--" + found[1].encode("latin-1", "replace")
-    form: dict[str, list[str]] = {}
     for part in (b"\r\n" + body).split(line, FIELDS + 1)[1:]:
-        head, _, text = part.partition(b"\r\n\r\n")
+        head, _, data = part.partition(b"\r\n\r\n")
         if name := re.search(rb'name="([^"]{1,64})"', head[:1_000]):
-            form.setdefault(name[1].decode("utf-8"), []).append(text.decode("utf-8"))
-    return form
+            yield name[1].decode("utf-8"), data
 
 
 @asynccontextmanager
@@ -343,9 +349,7 @@ def _choose(hub: Hub, asked: TranslateRequest) -> Served:
 # Translating
 
 
-async def _while_wanted(
-    request: Request, work: Coroutine[Any, Any, TranslateResponse]
-) -> TranslateResponse:
+async def while_wanted(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """The result of some work, which ends if the client leaves."""
 
     async def leave() -> None:

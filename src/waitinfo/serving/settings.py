@@ -12,6 +12,8 @@ class Settings:
 
     message_size: int = 65_536  # of one message of a WebSocket
     request_size: int = 1_048_576  # of the body of a request
+    audio_size: int = 26_214_400  # bytes of a file of audio
+    audio_seconds: float = 3_600.0  # and of what it holds
     backlog: int = 20_000  # text that a stream may be ahead of the model
     pieces: int = 10_000  # texts and marks, of any length, that it may be ahead
     bodies: int = 64  # large ones at a time; of one other machine's address half of them

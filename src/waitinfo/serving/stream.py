@@ -38,7 +38,7 @@ class StreamConnection(Connection):
             return "idle"
         served, languages = live.served, live.served.languages
         if start.audio is not None:
-            self.ear = await self.hub.hearing.open(self.client, languages, start.audio)
+            await self.open_ear(live, start.audio)
         await self.wire.send(
             protocol.Started(
                 model=served.name,
@@ -120,7 +120,7 @@ class StreamConnection(Connection):
             case protocol.Flush(id=mark):
                 await self._flush(live, mark)
             case protocol.End():
-                await (live if self.ear is None else self.ear).end()
+                await self.end_input(live)
             case protocol.StatsRequest():
                 await self.wire.send(live.stats())
             case protocol.Start():

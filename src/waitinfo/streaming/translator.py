@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
+from waitinfo.importing.sources import find_source
 from waitinfo.streaming.channel import Channel, Heard, Mark
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
@@ -19,7 +20,6 @@ from waitinfo.streaming.session import Session
 from waitinfo.streaming.stream import Stream
 from waitinfo.systems import load_plugins
 from waitinfo.text.languages import UNKNOWN, Languages
-from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 if TYPE_CHECKING:
@@ -269,6 +269,6 @@ def load(
     are many times as fast. `languages` chooses two of a model of many.
     """
     load_plugins(plugins)
-    loaded = load_model(find_model(model), device, dtype, system, options)
+    loaded = load_model(find_source(model, dtype), device, dtype, system, options)
     loaded = loaded.between(languages.source, languages.target)
     return Translator(loaded, streams, capacity, ending, observer, lag, segment, recorded=recorded)

@@ -89,6 +89,7 @@ class System(ABC):
     summary: ClassVar[str]
     dial: ClassVar[Dial | None] = None
     # Model settings that the system needs; the cross-attention is added automatically.
+    trains_bias: ClassVar[bool] = True  # whether its loss trains `model.output_bias`
     model_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     # Its cross-attentions, the default first: their names, and the module that defines them; or
     # the classes themselves.
@@ -149,12 +150,10 @@ class System(ABC):
     def check_training(self, config: ModelConfig) -> None:
         """Raise an error if the system cannot train a model."""
         self.check_model(config)
+        if config.output_bias and not self.trains_bias:
+            raise WaitinfoError(f"model.output_bias true: {self.name} does not train one")
         if self.simultaneous:
             self._check_causal(config)
-        if config.output_bias:
-            raise WaitinfoError(
-                "model.output_bias true: no loss trains it; it is for imported models"
-            )
 
     def _check_causal(self, config: ModelConfig) -> None:
         if config.encoder != "causal":

@@ -59,6 +59,7 @@ class GSiMT(System):
         "threshold", 0.5, minimum=0.0, maximum=1.0, whole=False,
         help="minimum probability of WRITE to write a token",
     )  # fmt: skip
+    trains_bias = False
     model_defaults = MappingProxyType({"write_head": True})
     fresh_past = True
     plans_by_length = True  # groups of prefixes depend on the lengths

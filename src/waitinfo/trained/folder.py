@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -87,8 +88,10 @@ class BundledModel:
 
     @property
     def card(self) -> str:
+        """The card as people read it: without the lines at its front, which are for a hub."""
         path = self.folder / "README.md"
-        return path.read_text("utf-8") if path.exists() else ""
+        text = path.read_text("utf-8") if path.exists() else ""
+        return re.sub(r"\A---\n.*?\n---\n\s*", "", text, flags=re.DOTALL)
 
     @property
     def system(self) -> str:

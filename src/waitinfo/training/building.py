@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
+from waitinfo.importing.sources import find_source
 from waitinfo.model.attention import CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.loss import token_terms
@@ -19,12 +20,13 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.text.corpus import Corpus
 from waitinfo.text.languages import Languages
 from waitinfo.text.tokenizer import Vocabulary
-from waitinfo.trained.folder import find_model, read_config, resolve_model
+from waitinfo.trained.folder import read_config, resolve_model
 from waitinfo.trained.saving import load_model
 from waitinfo.training.config import RunConfig
 
 # Of the model. The first two have no weights; a write head can be left out or begin untrained.
 SWITCHES = ("info_self_attention", "info_cross_attention", "write_head")
+LEAST_BIAS = -30.0  # of a token to begin with: as good as never
 SIDES = {"source": "source_info", "target": "target_info"}
 
 
@@ -48,13 +50,18 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
     if not run.training.start_from:
         return None
     try:
-        folder = resolve_model(find_model(Path(run.training.start_from).expanduser()))
+        folder = resolve_model(find_source(run.training.start_from, "float32"))
         config = read_config(folder)
         old = asdict(from_mapping(ModelConfig, config["model"], "model"))
         vocabulary = Vocabulary.load(folder)
         languages = Languages.read(config, folder)
     except WaitinfoError as error:
         raise WaitinfoError(f"training.start_from {error}") from None
+    if "language_tokens" in config:
+        raise WaitinfoError(
+            f"training.start_from {folder}: a model of many languages; distill its translations "
+            "for one pair, and start from a model of that pair"
+        )
     new = asdict(run.model_config(corpus))
     if (name := obstacle(old, new)) is not None:
         raise WaitinfoError(
@@ -79,6 +86,10 @@ def obstacle(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """The setting that keeps a model from going on as another one, if there is any."""
     learned = new["info"] == "attention"
     may_differ = {*SWITCHES, *(name for name in new if "dropout" in name)}
+    if old["info"] == "none":  # it is added, and begins untrained
+        may_differ |= {"info", *SIDES.values()}
+    if new["encoder"] == "causal":  # another one learns to do without what comes later
+        may_differ.add("encoder")
     may_differ |= {name for name in SIDES.values() if not learned or new[name] == "one"}
     if not learned:
         may_differ.add("info")
@@ -91,6 +102,8 @@ def take_weights(model: Transformer, corpus: Corpus, folder: Path) -> None:
     """Begin with the weights of a model that `starting_model` found fit."""
     given = load_model(folder, "cpu").floats
     weights, wanted = given.weights(), model.weights()
+    if "output_bias" in weights:  # tokens that were never written would dominate the loss
+        weights["output_bias"] = weights["output_bias"].clamp(min=LEAST_BIAS)
     if given.config.cross_attention != model.config.cross_attention:
         weights |= attentions_from_plain(model, weights)
     for name in wanted.keys() & weights.keys():

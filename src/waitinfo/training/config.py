@@ -10,9 +10,11 @@ from typing import Any
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError, unknown
+from waitinfo.importing.sources import find_source
 from waitinfo.model.config import SIZES, ModelConfig
 from waitinfo.systems import System, build_system, system_class
 from waitinfo.text.corpus import Corpus
+from waitinfo.trained.folder import read_config, resolve_model
 
 CHOICES = {
     "schedule": ("inverse-sqrt", "cosine", "constant"),
@@ -136,6 +138,12 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
+INHERITED = (  # settings of a model that one which starts from it has, too
+    "width", "ffn", "encoder_layers", "decoder_layers", "heads", "norm", "decoder", "activation",
+    "output_bias", "epsilon", "positions", "first_position",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """A run as given, with names and types checked."""
@@ -147,6 +155,7 @@ class RunConfig:
     training: TrainingConfig
     chosen: dict[str, Any] = field(default_factory=dict)  # settings that were not given, by name
     expected_updates: int = 0  # of a timed run, if the lengths of its stages follow from them
+    inherits: bool = False  # its shape is that of the model it starts from, as none was given
     sizes: dict[str, float] = field(default_factory=dict)  # tried, if chosen: epochs each would see
 
     @classmethod
@@ -173,10 +182,22 @@ class RunConfig:
             size=size,
             model=dict(_section(values, "model")),
             training=from_mapping(TrainingConfig, training, "training"),
+            inherits="size" not in values,
             chosen=_settled(chosen, values),
             expected_updates=chosen.get("expected_updates", 0),
             sizes={} if "size" in values else chosen.get("sizes", {}),
         )
+
+    def inherited(self) -> dict[str, Any]:
+        """The shape of the model that the run starts from; its encoder need not be causal."""
+        if not self.training.start_from:
+            return {}
+        try:
+            folder = resolve_model(find_source(self.training.start_from, "float32"))
+        except WaitinfoError as error:
+            raise WaitinfoError(f"training.start_from {error}") from None
+        old = from_mapping(ModelConfig, read_config(folder)["model"], "model")
+        return {name: getattr(old, name) for name in INHERITED}
 
     def model_config(self, corpus: Corpus) -> ModelConfig:
         vocabulary = corpus.vocabulary
@@ -185,6 +206,7 @@ class RunConfig:
             "target_vocabulary": len(vocabulary.target),
             "joint": vocabulary.joint,
             **SIZES[self.size],
+            **(self.inherited() if self.inherits else {}),
             **system_class(self.system.name).model_defaults,
             **self.model,
         }

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.importing.sources import find_source
 from waitinfo.systems.veto import Veto
 from waitinfo.text.corpus import Corpus
-from waitinfo.trained.folder import find_model, read_config, resolve_model
+from waitinfo.trained.folder import read_config, resolve_model
 from waitinfo.trained.saving import AUTO, load_model, save_policy
 from waitinfo.training.config import RunConfig
 from waitinfo.training.display import Display, StageProgress
@@ -54,7 +55,7 @@ def train_head(
 
 def _model(values: dict[str, Any]) -> Path:
     try:
-        return resolve_model(find_model(Path(values["training"]["start_from"]).expanduser()))
+        return resolve_model(find_source(values["training"]["start_from"], "float32"))
     except WaitinfoError as error:
         raise WaitinfoError(f"training.start_from {error}") from None
 

@@ -126,8 +126,10 @@ class _Conversion:
 
     def run(self) -> Parts:
         config = self.config
-        source = self._embedding("source_embedding")
-        target = source if config.joint else self._embedding("target_embedding")
+        source = self._embedding("source_embedding", config.source_vocabulary)
+        target = source
+        if not config.joint:
+            target = self._embedding("target_embedding", config.target_vocabulary)
         memory = self._joint_memory() if config.cross_attention == PLAIN else None
         encoder = [self._layer(f"encoder_layers.{i}") for i in range(config.encoder_layers)]
         decoder = [
@@ -139,7 +141,7 @@ class _Conversion:
             self._info("source_info", config.source_info, source),
             self._info("target_info", config.target_info, target),
             encoder, decoder, self._last_norm("encoder_norm"), self._last_norm("decoder_norm"),
-            memory, self._take("output_bias") if config.output_bias else None,
+            memory, self._output_bias(),
             self._write_head(), self.parameters,
         )  # fmt: skip
         if left := sorted(filter(_is_weight, self.weights)):
@@ -148,16 +150,20 @@ class _Conversion:
 
     def _layer(self, name: str, recurrent: bool = False, decodes: bool = False) -> IntegerLayer:
         config, before = self.config, self.config.norm == "pre"
+        width = config.width
         attention: ExactSelfAttention | ExactRecurrentUnit
         if recurrent:
-            attention = ExactRecurrentUnit(self._linear(f"{name}.attention.project"))
+            project = self._linear(f"{name}.attention.project", 2 * width)
+            attention = ExactRecurrentUnit(project)
         else:
             bits = self._value_bits(f"{name}.attention.project")
             self._scale_queries(f"{name}.attention.project")
-            project, out = (self._linear(f"{name}.attention.{part}") for part in ("project", "out"))
+            project = self._linear(f"{name}.attention.project", 3 * width)
+            out = self._linear(f"{name}.attention.out", width)
             attention = ExactSelfAttention(project, out, config.heads, bits)
-        inner = self._linear(f"{name}.feed_forward.inner")
-        outer = self._linear(f"{name}.feed_forward.out", config.activation == "relu")
+        inner = self._linear(f"{name}.feed_forward.inner", config.ffn)
+        positive = config.activation == "relu"
+        outer = self._linear(f"{name}.feed_forward.out", width, config.ffn, positive)
         return IntegerLayer(
             attention, IntegerFeedForward(inner, outer, ACTIVATIONS[config.activation]),
             ExactResidual(self._norm(f"{name}.around_attention.norm"), before),
@@ -167,25 +173,27 @@ class _Conversion:
         )  # fmt: skip
 
     def _cross(self, name: str) -> ExactCrossAttention | SpecialAttention:
-        heads = self.config.heads
+        heads, width = self.config.heads, self.config.width
         if self.config.cross_attention == PLAIN:
             self._scale_queries(f"{name}.queries")
-            queries, out = (self._linear(f"{name}.{part}") for part in ("queries", "out"))
+            queries, out = (self._linear(f"{name}.{part}", width) for part in ("queries", "out"))
             return ExactCrossAttention(queries, out, heads)
-        parts = ("queries", "project", "out")
         kind = SPECIAL[self.config.cross_attention]
-        linear = {part: self._linear(f"{name}.{part}") for part in parts}
-        names = [key for key in self.weights if key.startswith(f"{name}.") and _is_weight(key)]
-        own = {key.removeprefix(f"{name}."): self._take(key) for key in names}
+        keys = kind.key_vectors
+        sizes = {"queries": keys * width, "project": (keys + 1) * width, "out": width}
+        linear = {part: self._linear(f"{name}.{part}", size) for part, size in sizes.items()}
+        shapes = kind.own_shapes(width, heads)
+        own = {part: self._take(f"{name}.{part}", shape) for part, shape in shapes.items()}
         return kind(heads, linear.__getitem__, own)
 
     def _joint_memory(self) -> JointMemory:
         names = [f"decoder_layers.{i}.cross.project" for i in range(self.config.decoder_layers)]
         bits = [self._value_bits(name) for name in names]
         prepared = self._prepared(f"{names[0]}.weight")  # all have the same inputs
-        matrices = [self._matrix(f"{name}.weight") for name in names]
+        width = self.config.width
+        matrices = [self._matrix(f"{name}.weight", 2 * width, width) for name in names]
         weight, scale = (np.concatenate(parts) for parts in zip(*matrices, strict=True))
-        bias = np.concatenate([self.weights.pop(f"{name}.bias") for name in names])
+        bias = np.concatenate([self._pop(f"{name}.bias", (2 * width,)) for name in names])
         project = IntegerLinear(weight, scale, bias, prepared=prepared)
         return JointMemory(project, self.config.heads, bits)
 
@@ -198,21 +206,37 @@ class _Conversion:
             scaled[:width] *= factor
             self.weights[part] = scaled
 
-    def _linear(self, name: str, positive: bool = False) -> IntegerLinear:
+    def _linear(
+        self, name: str, outputs: int, inputs: int | None = None, positive: bool = False
+    ) -> IntegerLinear:
         prepared = None if positive else self._prepared(f"{name}.weight")
-        weight, scale = self._matrix(f"{name}.weight")
-        return IntegerLinear(weight, scale, self.weights.pop(f"{name}.bias"), positive, prepared)
+        weight, scale = self._matrix(f"{name}.weight", outputs, inputs or self.config.width)
+        bias = self._pop(f"{name}.bias", (outputs,))
+        return IntegerLinear(weight, scale, bias, positive, prepared)
 
-    def _embedding(self, name: str) -> IntegerEmbedding:
+    def _embedding(self, name: str, vocabulary: int) -> IntegerEmbedding:
         prepared = self._prepared(f"{name}.weight")
-        return IntegerEmbedding(*self._matrix(f"{name}.weight"), prepared)
+        matrix = self._matrix(f"{name}.weight", vocabulary, self.config.width)
+        return IntegerEmbedding(*matrix, prepared)
 
-    def _matrix(self, name: str) -> tuple[Array, Array]:
-        return self.weights.pop(name), self.weights.pop(name + SCALE)
+    def _matrix(self, name: str, outputs: int, inputs: int) -> tuple[Array, Array]:
+        weight, scale = self._pop(name, (outputs, inputs)), self._pop(name + SCALE, (outputs,))
+        if weight.dtype != np.int8:
+            raise ValueError(f"{name}: is {weight.dtype}, not int8")
+        return weight, scale
 
-    def _take(self, name: str) -> Array:
+    def _pop(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Compiled code trusts in the shapes."""
+        found = self.weights.pop(name)
+        if found.shape != shape:
+            raise ValueError(f"{name}: is {found.shape}, not {shape}")
+        return found
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Array:
         """A weight as floats."""
-        some = {key: self.weights.pop(key) for key in (name, name + SCALE) if key in self.weights}
+        some = {name: self._pop(name, shape)}
+        if name + SCALE in self.weights:
+            some[name + SCALE] = self._pop(name + SCALE, shape[:1])
         return dequantize(some)[name].astype(np.float32)
 
     def _prepared(self, name: str) -> Preparation | None:
@@ -222,9 +246,9 @@ class _Conversion:
         return Preparation(center.astype(np.float32), repeated.astype(np.int32))
 
     def _norm(self, name: str) -> ExactNorm:
-        return ExactNorm(
-            self._take(f"{name}.weight"), self._take(f"{name}.bias"), self.config.epsilon
-        )
+        shape = (self.config.width,)
+        weight, bias = (self._take(f"{name}.{part}", shape) for part in ("weight", "bias"))
+        return ExactNorm(weight, bias, self.config.epsilon)
 
     def _last_norm(self, name: str) -> Callable[[Array], Array]:
         return self._norm(name) if self.config.norm == "pre" else _same
@@ -232,22 +256,34 @@ class _Conversion:
     def _info(self, name: str, kind: str, embedding: IntegerEmbedding) -> ArrayInfo | None:
         if self.config.info == "none":
             return None
+        vocabulary, width = embedding.weight.shape
         if kind == "one":
-            return TableInfo(np.ones(len(embedding.weight), np.float32))
+            return TableInfo(np.ones(vocabulary, np.float32))
         if self.config.info == "frequency":
-            return TableInfo(self._take(f"{name}.table"))
+            return TableInfo(self._take(f"{name}.table", (vocabulary,)))
         if self.config.info == "norm":
-            share, scale = (self._take(f"{name}.{part}") for part in ("share", "scale"))
+            share, scale = (
+                self._take(f"{name}.share", (vocabulary,)),
+                self._take(f"{name}.scale", ()),
+            )
             return info_by_norm(embedding, share, scale)
         hidden = f"{name}.quantizer.hidden.weight"
-        weight, scale = self.weights.pop(hidden), self.weights.pop(hidden + SCALE, None)
-        out = self._take(f"{name}.quantizer.out.weight")
-        return LearnedInfo(PreciseMatrix(weight, scale), out[0])
+        if hidden + SCALE in self.weights:
+            matrix = PreciseMatrix(*self._matrix(hidden, width, width))
+        else:
+            matrix = PreciseMatrix(self._take(hidden, (width, width)))
+        out = self._take(f"{name}.quantizer.out.weight", (1, width))
+        return LearnedInfo(matrix, out[0])
+
+    def _output_bias(self) -> Array | None:
+        shape = (self.config.target_vocabulary,)
+        return self._take("output_bias", shape) if self.config.output_bias else None
 
     def _write_head(self) -> tuple[Array, Array] | None:
         if not self.config.write_head:
             return None
-        weight, bias = self._take("write_head.weight"), self._take("write_head.bias")
+        weight = self._take("write_head.weight", (1, self.config.width))
+        bias = self._take("write_head.bias", (1,))
         return weight.astype(np.float64), bias.astype(np.float64)
 
     def _input_bound(self) -> float:

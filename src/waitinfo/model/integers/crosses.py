@@ -57,6 +57,11 @@ class SpecialAttention:
         self.queries, self.project, self.out = map(linear, ("queries", "project", "out"))
         self.own = {name: double(array) for name, array in own.items()}
 
+    @staticmethod
+    def own_shapes(width: int, heads: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the further parameters."""
+        return {}
+
     def memory(self, states: Array) -> Memory:
         """Keys and values of encoder states [B, S, d]."""
         parts = double(self.project(states))
@@ -88,6 +93,10 @@ class HardMonotonic(SpecialAttention):
     """A head sees only the token that it stops at."""
 
     carries = True
+
+    @staticmethod
+    def own_shapes(width: int, heads: int) -> dict[str, tuple[int, ...]]:
+        return {"energy_bias": (heads,)}
 
     def mix(
         self, projected: Array, memory: Memory, view: SourceView
@@ -151,6 +160,10 @@ class Gaussian(SpecialAttention):
 
     carries = True
 
+    @staticmethod
+    def own_shapes(width: int, heads: int) -> dict[str, tuple[int, ...]]:
+        return {"step_hidden.weight": (width, width), "step_out.weight": (1, width)}
+
     def mix(
         self, projected: Array, memory: Memory, view: SourceView
     ) -> tuple[Array, AttentionReport]:
@@ -183,6 +196,10 @@ class Gaussian(SpecialAttention):
 
 class Experts(SpecialAttention):
     """Each head is an expert for one prefix of the source."""
+
+    @staticmethod
+    def own_shapes(width: int, heads: int) -> dict[str, tuple[int, ...]]:
+        return {"gate.weight": (heads, heads + 1), "gate.bias": (heads,)}
 
     def mix(
         self, projected: Array, memory: Memory, view: SourceView

@@ -63,31 +63,37 @@ static void multiply_sdot(const Byte *a, int rows, int stride, const int8_t *wei
     }
 }
 
+/* Add the products of eight numbers to four sums, which belong together. */
+static inline int32x4_t add_eight(int32x4_t sums, int16x8_t a, const int16_t *numbers) {
+    int16x8_t v = vld1q_s16(numbers);
+    return vmlal_high_s16(vmlal_s16(sums, vget_low_s16(a), vget_low_s16(v)), a, v);
+}
+
+static void scores_neon(const int16_t *query, const int16_t *keys, int blocks, int pieces,
+                        const int16_t *next, int32_t *sums) {
+    for (int b = 0; b < blocks; b++, sums += KEYS) {
+        int32x4_t acc[KEYS];
+        for (int i = 0; i < KEYS; i++) acc[i] = vdupq_n_s32(0);
+        for (int p = 0; p < pieces; p++) {
+            int16x8_t q = vld1q_s16(query + PIECE * p);
+            for (int i = 0; i < KEYS; i++, keys += PIECE, next += PIECE) {
+                if (i % 4 == 0) __builtin_prefetch(next);
+                acc[i] = add_eight(acc[i], q, keys);
+            }
+        }
+        for (int i = 0; i < KEYS; i += 4) {
+            int32x4_t low = vpaddq_s32(acc[PLACE(i)], acc[PLACE(i + 1)]);
+            int32x4_t high = vpaddq_s32(acc[PLACE(i + 2)], acc[PLACE(i + 3)]);
+            vst1q_s32(sums + i, vpaddq_s32(low, high));
+        }
+    }
+}
+
 /* Add products of pairs: two sums, which belong together, for every other number of `numbers`. */
 static inline void add_pairs(int32x4_t *acc, int16x8_t two, const int16_t *numbers) {
     int16x8_t v = vld1q_s16(numbers);
     acc[0] = vmlal_s16(acc[0], vget_low_s16(v), vget_low_s16(two));
     acc[1] = vmlal_high_s16(acc[1], v, two);
-}
-
-static inline int16x8_t repeat_pair(const int16_t *pair) {
-    int32_t two;
-    memcpy(&two, pair, 4);
-    return vreinterpretq_s16_s32(vdupq_n_s32(two));
-}
-
-static void scores_neon(const int16_t *query, const int16_t *keys, int blocks, int pairs,
-                        const int16_t *next, int32_t *sums) {
-    for (int b = 0; b < blocks; b++, sums += KEYS) {
-        int32x4_t acc[8];
-        for (int i = 0; i < 8; i++) acc[i] = vdupq_n_s32(0);
-        for (int p = 0; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
-            int16x8_t two = repeat_pair(query + 2 * p);
-            __builtin_prefetch(next);
-            for (int i = 0; i < 4; i++) add_pairs(acc + 2 * i, two, keys + 8 * i);
-        }
-        for (int i = 0; i < 4; i++) vst1q_s32(sums + 4 * i, vpaddq_s32(acc[2 * i], acc[2 * i + 1]));
-    }
 }
 
 static void mix_neon(const int16_t *weights, const int16_t *values, int length, int width,
@@ -100,7 +106,9 @@ static void mix_neon(const int16_t *weights, const int16_t *values, int length, 
         int32x4_t acc[8];
         for (int i = 0; i < 8; i++) acc[i] = vdupq_n_s32(0);
         for (int j = 0; j < length; j += 2) {
-            int16x8_t two = repeat_pair(weights + j);
+            int32_t pair;
+            memcpy(&pair, weights + j, 4);
+            int16x8_t two = vreinterpretq_s16_s32(vdupq_n_s32(pair));
             size_t at = (size_t)j * width + 2 * c;
             __builtin_prefetch(next + at);
             for (int i = 0; i < 4; i++) add_pairs(acc + 2 * i, two, values + at + 8 * i);

@@ -39,15 +39,20 @@ static inline void NAME(round_to)(const float *x, int count, float c, int16_t *o
     }
 }
 
-/* Store a key and a value at one position. */
+/* Store a key and a value at one position; the key is filled up with zeros. */
 static inline void NAME(store)(const Cache *cache, size_t head, int at, int width,
                                const int16_t *key, float unit, const int16_t *value) {
-    int pairs = (width + 1) / 2;
-    int16_t *k = cache->keys + ((head * cache->keys_capacity + at / KEYS * KEYS) * pairs + at % KEYS) * 2;
-    for (int p = 0; p < pairs; p++) memcpy(k + (size_t)p * 2 * KEYS, key + 2 * p, 4);
+    int pieces = (width + PIECE - 1) / PIECE;
+    int16_t *k = cache->keys + (head * cache->keys_capacity + at / KEYS * KEYS) * pieces * PIECE;
+    k += PLACE(at % KEYS) * PIECE;
+    for (int p = 0; p < pieces; p++)
+        memcpy(k + (size_t)p * KEYS * PIECE, key + p * PIECE, PIECE * sizeof(int16_t));
     cache->units[head * cache->keys_capacity + at] = unit;
-    int16_t *v = cache->values + (head * cache->values_capacity + at / 2 * 2) * width + at % 2;
-    for (int i = 0; i < width; i++) v[2 * i] = value[i];
+    pair *v = (pair *)(cache->values + (head * cache->values_capacity + at / 2 * 2) * width);
+    if (at % 2) /* compilers make vectors of whole pairs */
+        for (int i = 0; i < width; i++) v[i] = (v[i] & 0xffff) | (uint32_t)value[i] << 16;
+    else
+        for (int i = 0; i < width; i++) v[i] = (v[i] & 0xffff0000) | (uint16_t)value[i];
 }
 
 /* softmax of x in whole multiples of 1/2048; x is overwritten, and filled up to whole blocks of keys.
@@ -79,7 +84,7 @@ static int NAME(softmax)(float *x, int length, int16_t *out) {
 }
 
 static inline const int16_t *NAME(keys_of)(const Cache *cache, size_t head, int width) {
-    return cache->keys + head * cache->keys_capacity * ((width + 1) / 2 * 2);
+    return cache->keys + head * cache->keys_capacity * ((width + PIECE - 1) / PIECE * PIECE);
 }
 
 static inline const int16_t *NAME(values_of)(const Cache *cache, size_t head, int width) {
@@ -91,15 +96,15 @@ static inline const int16_t *NAME(values_of)(const Cache *cache, size_t head, in
 static void NAME(attend)(const float *q, const Cache *cache, size_t head, size_t next, int length,
                          int width, const float *bias, float own, float value_unit, Scratch *s,
                          float *out) {
-    int pairs = (width + 1) / 2, blocks = (length + KEYS - 1) / KEYS;
-    int16_t query[MOST_WIDTH + 1];
+    int pieces = (width + PIECE - 1) / PIECE, blocks = (length + KEYS - 1) / KEYS;
+    int16_t query[MOST_WIDTH];
     int32_t sums[MOST_WIDTH];
     float *weights = s->weights;
-    query[width] = 0;
     float unit = NAME(round_row)(q, width, query);
+    for (int i = width; i < pieces * PIECE; i++) query[i] = 0;
     const float *units = cache->units + head * cache->keys_capacity;
     __builtin_prefetch(cache->units + next * cache->keys_capacity);
-    SCORES(query, NAME(keys_of)(cache, head, width), blocks, pairs,
+    SCORES(query, NAME(keys_of)(cache, head, width), blocks, pieces,
            NAME(keys_of)(cache, next, width), s->scores);
     for (int j = 0; j < blocks * KEYS; j++) weights[j] = (float)s->scores[j] * (unit * units[j]);
     if (bias)
@@ -119,19 +124,20 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
                                  const int32_t *row, const int32_t *at, const float *info,
                                  const Cache *cache, float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
-    int16_t key[MOST_WIDTH + 1], value[MOST_WIDTH];
-    key[w] = 0;
+    int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
     float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
         const float *parts = s->wide + (size_t)r * 3 * d;
         float own = info ? info[r] - 1 : 0; /* repeats `self_bias` of model/info.py */
+        for (int h = 0; h < heads; h++) { /* of all heads, so that none waits for what it has stored */
+            float key_unit = NAME(round_row)(parts + d + h * w, w, key);
+            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
+            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
+        }
         for (int h = 0; h < heads; h++) {
             size_t head = (size_t)row[r] * heads + h;
             size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
-            float key_unit = NAME(round_row)(parts + d + h * w, w, key);
-            NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
-            NAME(store)(cache, head, at[r], w, key, key_unit, value);
             NAME(attend)(parts + h * w, cache, head, next, at[r] + 1, w, 0, own, unit, s,
                          mixed + (size_t)r * d + h * w);
         }
@@ -165,8 +171,7 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
 static void NAME(remember)(const Model *m, int rows, const float *x, const int32_t *row,
                            const int32_t *at, const Cache *memories) {
     int d = m->width, heads = m->heads, w = d / heads, layers = m->decoder_layers;
-    int16_t key[MOST_WIDTH + 1], value[MOST_WIDTH];
-    key[w] = 0;
+    int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     for (int r = 0; r < rows; r++)
         for (int l = 0; l < layers; l++) {
             const float *parts = x + ((size_t)r * layers + l) * 2 * d;

@@ -3,36 +3,38 @@
 /* x <- norm(x + y), or norm(x) without y, into out. */
 static void NAME(normalise)(const Norm *m, const float *x, const float *y, int rows, int width,
                             float *out) {
-    for (int r = 0; r < rows; r++) {
-        const float *a = x + (size_t)r * width;
-        const float *b = y ? y + (size_t)r * width : 0;
-        float *to = out + (size_t)r * width;
-        if (b)
-            for (int i = 0; i < width; i++) to[i] = b[i] + a[i];
-        else if (to != a)
-            memcpy(to, a, width * sizeof(float));
-        if (!m) continue;
-        double lanes[8] = {0}, total = 0;
+    for (int r = 0; r < rows; r++, x += width, out += width) {
+        Doubles lanes = {0};
+        double total = 0;
         int i = 0;
-        for (; i + 8 <= width; i += 8)
-            for (int j = 0; j < 8; j++) lanes[j] += to[i + j];
-        for (; i < width; i++) total += to[i];
+        for (; i + 8 <= width; i += 8) {
+            Floats v = EIGHT(x + i);
+            if (y) v = EIGHT(y + i) + v;
+            EIGHT(out + i) = v;
+            lanes += __builtin_convertvector(v, Doubles);
+        }
+        for (; i < width; i++) total += out[i] = y ? y[i] + x[i] : x[i];
+        if (y) y += width;
+        if (!m) continue;
         for (int j = 0; j < 8; j++) total += lanes[j];
         double mean = total / width;
-        for (int j = 0; j < 8; j++) lanes[j] = 0;
+        lanes = (Doubles){0};
         total = 0;
-        for (i = 0; i + 8 <= width; i += 8)
-            for (int j = 0; j < 8; j++) {
-                double v = to[i + j] - mean;
-                lanes[j] += v * v;
-            }
-        for (; i < width; i++) total += (to[i] - mean) * (to[i] - mean);
+        for (i = 0; i + 8 <= width; i += 8) {
+            Doubles v = __builtin_convertvector(EIGHT(out + i), Doubles) - mean;
+            lanes += v * v;
+        }
+        for (; i < width; i++) total += (out[i] - mean) * (out[i] - mean);
         for (int j = 0; j < 8; j++) total += lanes[j];
         double scale = 1 / __builtin_sqrt(total / width + m->eps);
-        for (i = 0; i < width; i++) {
-            float v = (float)((to[i] - mean) * scale);
+        for (i = 0; i + 8 <= width; i += 8) {
+            Doubles v = (__builtin_convertvector(EIGHT(out + i), Doubles) - mean) * scale;
+            EIGHT(out + i) = __builtin_convertvector(v, Floats) * EIGHT(m->weight + i) + EIGHT(m->bias + i);
+        }
+        for (; i < width; i++) {
+            float v = (float)((out[i] - mean) * scale);
             v = v * m->weight[i];
-            to[i] = v + m->bias[i];
+            out[i] = v + m->bias[i];
         }
     }
 }

@@ -171,7 +171,7 @@ class NativeCaches:
     def __init__(self, layers: int, rows: int, heads: int, width: int, capacity: int) -> None:
         blocks, pairs = -(-capacity // KEYS), -(-capacity // 2)
         every = rows * heads
-        self.keys = np.zeros((layers, every * blocks * KEYS * (width + width % 2)), np.int16)
+        self.keys = np.zeros((layers, every * blocks * KEYS * -(-width // 8) * 8), np.int16)
         self.units = np.zeros((layers, every * blocks * KEYS), np.float32)
         self.values = np.zeros((layers, every * pairs * 2 * width), np.int16)
         arrays = zip(self.keys, self.values, self.units, strict=True)

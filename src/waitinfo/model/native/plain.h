@@ -20,15 +20,15 @@ static void multiply_plain(const Byte *a, int rows, int stride, const int8_t *we
 }
 
 /* q k of blocks of keys: sums [blocks][KEYS]. `next` are keys that are needed soon. */
-static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pairs,
+static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pieces,
                          const int16_t *next, int32_t *sums) {
     memset(sums, 0, (size_t)blocks * KEYS * sizeof(int32_t));
     for (int b = 0; b < blocks; b++, sums += KEYS)
-        for (int p = 0; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
-            __builtin_prefetch(next);
-            for (int j = 0; j < KEYS; j++)
-                sums[j] += query[2 * p] * keys[2 * j] + query[2 * p + 1] * keys[2 * j + 1];
-        }
+        for (int p = 0; p < pieces; p++)
+            for (int j = 0; j < KEYS; j++, keys += PIECE, next += PIECE) {
+                __builtin_prefetch(next);
+                for (int i = 0; i < PIECE; i++) sums[PLACE(j)] += query[PIECE * p + i] * keys[i];
+            }
 }
 
 /* The weighted sum of values; the weight behind the last is zero. */

@@ -7,6 +7,8 @@
 #define TILE 64 /* inputs in a tile of AMX */
 #define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
+#define PIECE 8 /* numbers of a key that lie side by side */
+#define PLACE(key) ((key) % 4 * 4 + (key) / 4) /* of a key within its block */
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
 #define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
@@ -25,6 +27,14 @@ typedef uint8_t Byte;
 #define SIGNED 0
 #define SIDE 4
 #endif
+
+typedef uint32_t __attribute__((may_alias, aligned(2))) pair; /* of neighbours of 16 bits */
+
+/* Numbers that are computed together. Each is at the same place of every CPU's vectors, so sums over
+ * them have the same order. */
+typedef double __attribute__((vector_size(64))) Doubles;
+typedef float __attribute__((vector_size(32), aligned(4), may_alias)) Floats;
+#define EIGHT(x) (*(Floats *)(x))
 
 /* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
  * read with them: elsewhere, every block would have to wait for it. */
@@ -102,7 +112,8 @@ typedef struct {
 
 /* Keys and values of all heads of all rows, as whole numbers.
  *
- * Keys by blocks: [heads][capacity/16][width/2][16 keys][2], with a unit for each key.
+ * Keys by blocks: [heads][capacity/16][width/8][16 keys][8], with a unit for each key. Key 4 i + j of a
+ * block is the (4 j + i)-th, so that sums of four neighbours are in order when they are added up.
  * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
  */
 typedef struct {

@@ -8,8 +8,6 @@
 #include <unistd.h>
 #endif
 
-typedef int32_t __attribute__((may_alias, aligned(2))) pair; /* of neighbours */
-
 static int runs_avx2(void) { return __builtin_cpu_supports("avx2") != 0; }
 
 USE("avx2")
@@ -63,22 +61,26 @@ static void multiply_avx2(const uint8_t *a, int rows, int stride, const int8_t *
         multiply_avx2_rows(a, 2, stride, weights, groups, ahead, sums);
 }
 
-static void scores_avx2(const int16_t *query, const int16_t *keys, int blocks, int pairs,
+static void scores_avx2(const int16_t *query, const int16_t *keys, int blocks, int pieces,
                         const int16_t *next, int32_t *sums) {
     for (int b = 0; b < blocks; b++, sums += KEYS) {
-        __m256i low = _mm256_setzero_si256(), high = low;
-        for (int p = 0; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
-            int32_t pair;
-            memcpy(&pair, query + 2 * p, 4);
-            __m256i q = _mm256_set1_epi32(pair);
-            __m256i k = _mm256_loadu_si256((const void *)keys);
-            __builtin_prefetch(next);
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(q, k));
-            k = _mm256_loadu_si256((const void *)(keys + KEYS));
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(q, k));
+        __m256i acc[8]; /* four sums for each of two keys */
+        for (int i = 0; i < 8; i++) acc[i] = _mm256_setzero_si256();
+        for (int p = 0; p < pieces; p++) {
+            __m128i eight = _mm_loadu_si128((const void *)(query + PIECE * p));
+            __m256i q = _mm256_broadcastsi128_si256(eight);
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++, keys += 2 * PIECE, next += 2 * PIECE) {
+                if (i % 2 == 0) __builtin_prefetch(next);
+                __m256i k = _mm256_loadu_si256((const void *)keys);
+                acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(q, k));
+            }
         }
-        _mm256_storeu_si256((void *)sums, low);
-        _mm256_storeu_si256((void *)(sums + 8), high);
+        for (int i = 0; i < 2; i++) {
+            __m256i low = _mm256_hadd_epi32(acc[i], acc[i + 2]);
+            __m256i high = _mm256_hadd_epi32(acc[i + 4], acc[i + 6]);
+            _mm256_storeu_si256((void *)(sums + 8 * i), _mm256_hadd_epi32(low, high));
+        }
     }
 }
 
@@ -237,26 +239,26 @@ static void multiply_avx512(const uint8_t *a, int rows, int stride, const int8_t
     }
 }
 
-static void scores_avx512(const int16_t *query, const int16_t *keys, int blocks, int pairs,
+static void scores_avx512(const int16_t *query, const int16_t *keys, int blocks, int pieces,
                           const int16_t *next, int32_t *sums) {
     for (int b = 0; b < blocks; b++, sums += KEYS) {
-        __m512i acc[4];
+        __m512i acc[4]; /* four sums for each of four keys */
         for (int i = 0; i < 4; i++) acc[i] = _mm512_setzero_si512();
-        int p = 0;
-        for (; p + 4 <= pairs; p += 4)
+        for (int p = 0; p < pieces; p++) {
+            __m128i eight = _mm_loadu_si128((const void *)(query + PIECE * p));
+            __m512i q = _mm512_broadcast_i32x4(eight);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                __m512i q = _mm512_set1_epi32(*(const pair *)(query + 2 * (p + i)));
-                acc[i] = _mm512_dpwssd_epi32(acc[i], q, _mm512_loadu_si512(keys));
+            for (int i = 0; i < 4; i++, keys += 4 * PIECE, next += 4 * PIECE) {
                 __builtin_prefetch(next);
-                keys += 2 * KEYS, next += 2 * KEYS;
+                acc[i] = _mm512_dpwssd_epi32(acc[i], q, _mm512_loadu_si512(keys));
             }
-        for (; p < pairs; p++, keys += 2 * KEYS, next += 2 * KEYS) {
-            __m512i q = _mm512_set1_epi32(*(const pair *)(query + 2 * p));
-            acc[0] = _mm512_dpwssd_epi32(acc[0], q, _mm512_loadu_si512(keys));
         }
-        acc[0] = _mm512_add_epi32(acc[0], acc[1]), acc[2] = _mm512_add_epi32(acc[2], acc[3]);
-        _mm512_storeu_si512(sums, _mm512_add_epi32(acc[0], acc[2]));
+        __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[0], acc[1]),
+                                       _mm512_unpackhi_epi32(acc[0], acc[1]));
+        __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[2], acc[3]),
+                                        _mm512_unpackhi_epi32(acc[2], acc[3]));
+        _mm512_storeu_si512(sums, _mm512_add_epi32(_mm512_unpacklo_epi64(low, high),
+                                                   _mm512_unpackhi_epi64(low, high)));
     }
 }
 

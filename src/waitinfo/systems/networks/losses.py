@@ -107,9 +107,13 @@ def cross_entropy(
     model: Transformer, decoded: Decoded, batch: Batch, label_smoothing: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Label-smoothed cross-entropy summed over real tokens, and the plain one for display."""
+    states, weight = decoded.states, model.target_embedding.weight
+    if model.output_bias is not None:  # one more column, of an input that is always 1
+        states = torch.cat([states, torch.ones_like(states[..., :1])], -1)
+        weight = torch.cat([weight, model.output_bias[:, None]], -1)
     total, nll = linear_cross_entropy(
-        decoded.states,
-        model.target_embedding.weight,
+        states,
+        weight,
         batch.target_out,
         batch.target_out != PAD,
         label_smoothing,
