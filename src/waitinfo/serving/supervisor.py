@@ -28,8 +28,8 @@ from waitinfo.serving.logs import log
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
 
-# Those of NumPy's products spin while they wait: beside other busy processes each product then takes
-# a hundred times as long, and a round seconds. Compiled code and torch have threads of their own.
+# Threads of NumPy's products spin while they wait: beside other busy processes each then takes a
+# hundred times as long, and a round seconds. Compiled code and torch have threads of their own.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
 STEADY = 60.0  # seconds after which a process that dies is started again at once
 PAUSES = 0.2, 30.0  # seconds before it is, the second time; and at most
