@@ -71,7 +71,7 @@ EXTRAS = {
     "training": set(),
     "analysis": {"spacy", "stanza"},
     "listening": {"faster_whisper", "onnx_asr", "onnxruntime", "sounddevice", "soundfile", "vosk"},
-    "serving": {"ray"},
+    "serving": {"ray", "redis"},
 }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import random
+import wave
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,12 @@ from tests.browsing import (
     shows,
     visit,
 )
-from tests.serving import SLOW, Running, running, toy_served
+from tests.listening import WORDS, speech
+from tests.serving import CHROMIUM, SLOW, Running, running, toy_served, wait_for
 from waitinfo.listening import captions
+from waitinfo.listening.audio import RATE
 from waitinfo.serving.guards import KeyLimits, Keys
+from waitinfo.serving.hearing import Hearing
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
@@ -231,6 +236,35 @@ def test_keys_and_tickets(browser: Any) -> None:
         context.close()
 
 
+def test_the_audience_chooses_its_language(browser: Any) -> None:
+    metrics = Metrics()
+    models = [toy_served(metrics), toy_served(metrics, name="french", system="full", target="fr")]
+    with running(Hub(Models(models), metrics=metrics)) as server:
+        context = browser.new_context(bypass_csp=True)
+        page, listener, late = (context.new_page() for _ in range(3))
+        for each, path in ((page, "/"), (listener, "/r/hall")):
+            each.set_default_timeout(SLOW)
+            each.goto(server.url + path)
+        open_room(connected(page), "hall")
+        listener.locator("#language").wait_for()
+        names = listener.locator("#language option").all_inner_texts()
+        assert names == ["English", "Français"]
+        listener.select_option("#language", "fr")
+        wait_for(lambda: server.hub.models.find("french").free == 3)
+        late.set_default_timeout(SLOW)
+        late.goto(listener.url)
+        late.wait_for_function("document.getElementById('words').lang === 'fr'")
+        speak(page, "ba be bi. ")
+        with server.hub.models.find("french").translator.stream(raw=True, history=None) as stream:
+            stream.push("ba be bi. ")
+            stream.finish()
+            for each in (listener, late):
+                shows(each, stream.text.split(), "#words")
+        listener.select_option("#language", "en")
+        shows(listener, local_words(server, "ba be bi. "), "#words")
+        context.close()
+
+
 def test_reading_along(visit: Callable[..., Any], server: Running) -> None:
     """Who has scrolled back is not pulled down; sentences are announced, not words."""
     page = connected(visit("/"))
@@ -369,3 +403,53 @@ def test_lines_of_the_overlay(visit: Callable[..., Any]) -> None:
     overlay.wait_for_function("document.querySelectorAll('#captions p').length === 2")
     for box in overlay.evaluate(state_of):
         assert box["left"] >= 0 and box["right"] <= 800
+
+
+def test_from_a_microphone_to_the_audience(
+    browser: Any, tmp_path: Path, problems: list[str]
+) -> None:
+    """Tones that stand for words, as a browser's microphone hears them, on another's page."""
+    recording = tmp_path / "speech.wav"
+    samples = speech([2.0, *WORDS[:6], 1.5, *WORDS[6:11], 60.0])[0]
+    with wave.open(str(recording), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((32767 * samples).astype("<i2").tobytes())
+    metrics = Metrics()
+    hub = Hub(
+        Models([toy_served(metrics, system="wait-info")]), metrics=metrics,
+        hearing=Hearing(metrics, "tests.listening:tones", 1),
+    )  # fmt: skip
+    flags = [
+        "--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={recording}%noloop",
+    ]  # fmt: skip
+    with running(hub) as server:
+        speaking = browser.browser_type.launch(executable_path=CHROMIUM, args=flags)
+        pages = [
+            speaking.new_context(bypass_csp=True, permissions=["microphone"]).new_page(),
+            speaking.new_context(bypass_csp=True).new_page(),
+        ]
+        for page, path in zip(pages, ("/", "/r/hall"), strict=True):
+            page.set_default_timeout(SLOW)
+            page.on("console", lambda m: m.type == "error" and problems.append(m.text))
+            page.goto(server.url + path)
+        page, listener = pages
+        connected(page)
+        open_room(page, "hall")
+        page.click("#microphone")
+        page.wait_for_function("document.getElementById('level').value > 0.5")
+        shows(page, WORDS[:11], "#source")
+        page.click("#microphone")  # a pause: what was said is translated to its end
+        with server.hub.models.find().translator.stream(raw=True, history=None) as stream:
+            for words in (WORDS[:6], WORDS[6:11]):
+                stream.push("".join(f"{word} " for word in words))
+                stream.flush()
+            stream.finish()
+            shows(listener, stream.text.split(), "#words")
+            shows(page, stream.text.split(), "#target")
+        page.wait_for_function("document.getElementById('level').value === 0")
+        wait_for(lambda: server.hub.hearing.free == 1)  # the voice is given back; text goes on
+        page.locator("#text").press_sequentially("guten morgen. ")
+        page.wait_for_function("document.querySelector('#source').innerText.includes('morgen.')")
+        speaking.close()
+    assert not problems

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection
 
+from tests.redis_server import RedisServer
 from tests.serving import (
     Running,
     receive,
@@ -22,6 +23,7 @@ from tests.serving import (
     send,
     start,
     toy_hub,
+    toy_served,
     until,
     wait_for,
     words_of,
@@ -31,17 +33,32 @@ from waitinfo import Client, WaitinfoError
 from waitinfo.serving import room as room_module
 from waitinfo.serving import rooms, tickets
 from waitinfo.serving.guards import KeyLimits, Keys, Refusal
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import Models
 from waitinfo.serving.room import Caption, Room, Watcher
 from waitinfo.serving.rooms import Claim, Occupied, Rooms, Seat
+from waitinfo.serving.settings import Settings
 from waitinfo.serving.tickets import WRONG, Tickets
 
 SECRET, OTHER = "s" * 16, "o" * 16
 KEYS = ("the-speaker's-key", "the-attacker's-key")
 
 
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def kept(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Where rooms are kept, as settings say it: the same holds for both."""
+    if request.param == "memory":
+        yield {}
+        return
+    redis = RedisServer()
+    yield {"rooms": redis.url}
+    redis.close()
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running(toy_hub(streams=6)) as found:
+def server(kept: dict[str, Any]) -> Iterator[Running]:
+    with running(toy_hub(streams=6, **kept)) as found:
         yield found
 
 
@@ -98,15 +115,15 @@ def test_nobody_takes_a_room_over(server: Running, fields: dict[str, Any]) -> No
         assert start(attacker, room=room, k=2, **fields)["type"] == "started", "it is free again"
 
 
-def test_another_key_gives_no_right_to_a_room() -> None:
-    with running(toy_hub(keys=Keys(KeyLimits(key) for key in KEYS))) as server:
+def test_another_key_gives_no_right_to_a_room(kept: dict[str, Any]) -> None:
+    with running(toy_hub(keys=Keys(KeyLimits(key) for key in KEYS), **kept)) as server:
         speakers, attackers = ({"Authorization": f"Bearer {key}"} for key in KEYS)
         with (
             server.connect(additional_headers=speakers) as speaker,
             server.connect(additional_headers=attackers) as attacker,
         ):
-            assert start(speaker, room="stage")["type"] == "started"
-            send(attacker, "start", room="stage", resume={"position": 0})
+            assert start(speaker, room="keyed")["type"] == "started"
+            send(attacker, "start", room="keyed", resume={"position": 0})
             assert receive(attacker)["code"] == "room"
 
 
@@ -377,24 +394,24 @@ def test_what_the_room_has_forgotten_begins_again() -> None:
 # PINs
 
 
-def test_a_room_with_a_pin() -> None:
-    with running(toy_hub(streams=2)) as server, server.connect() as speaker:
-        start(speaker, k=2, room="stage", pin="2468")
+def test_a_room_with_a_pin(kept: dict[str, Any]) -> None:
+    with running(toy_hub(streams=2, **kept)) as server, server.connect() as speaker:
+        start(speaker, k=2, room="locked", pin="2468")
         for names in ([], ["waitinfo-pin.2467"]):
             with (
                 pytest.raises(InvalidStatus) as error,
-                server.connect("/v1/watch?room=stage", subprotocols=["waitinfo", *names]),
+                server.connect("/v1/watch?room=locked", subprotocols=["waitinfo", *names]),
             ):
                 pass
             assert error.value.response.status_code == 401
             assert json.loads(error.value.response.body)["reason"] == "pin"
         right = ["waitinfo", "waitinfo-pin.2468"]
-        with server.connect("/v1/watch?room=stage", subprotocols=right) as watcher:
+        with server.connect("/v1/watch?room=locked", subprotocols=right) as watcher:
             said = say(speaker, "ba be. ")
             assert hear(watcher, len(said)) == said
         for _ in range(WRONG):
             answer = httpx.get(
-                f"{server.url}/v1/access?room=stage",
+                f"{server.url}/v1/access?room=locked",
                 headers={"Waitinfo-Protocols": "waitinfo-pin.1"},
             )
         assert answer.status_code == 429 and "Retry-After" in answer.headers
@@ -410,20 +427,60 @@ def test_whether_a_request_would_be_served() -> None:
         assert httpx.get(f"{ask}?room=a b", headers=key).status_code == 400
 
 
+# Further languages
+
+
+def two_languages(**settings: Any) -> Hub:
+    metrics = Metrics()
+    models = [toy_served(metrics), toy_served(metrics, name="french", system="full", target="fr")]
+    return Hub(Models(models), Settings(**settings), metrics=metrics)
+
+
+def test_a_room_is_followed_in_another_language(kept: dict[str, Any]) -> None:
+    """By one more stream, which is opened when somebody asks, and closed when nobody listens."""
+    with running(two_languages(**kept)) as server:
+        french = server.hub.models.find("french")
+        with server.connect() as speaker, server.connect("/v1/watch?room=tongues") as own:
+            start(speaker, k=2, room="tongues", secret=SECRET)
+            while (about := receive(own))["room"]["languages"] != ["en", "fr"]:
+                assert about["words"] == []
+            said = say(speaker, "ba be bi. ")
+            assert french.free == 4
+            with (
+                server.connect("/v1/watch?room=tongues&language=fr") as one,
+                server.connect("/v1/watch?room=tongues&language=fr") as two,
+            ):
+                wait_for(lambda: french.free == 3)
+                said += say(speaker, "bo bu. ", 2)
+                with french.translator.stream(raw=True, history=None) as stream:
+                    stream.push("bo bu. ")
+                    stream.finish()
+                    expected = stream.text.split()
+                for watcher in (one, two):
+                    assert hear(watcher, len(expected)) == expected
+                send(speaker, "end")
+                until(speaker, "ended")
+            assert hear(own, len(said)) == said
+            wait_for(lambda: french.free == 4)
+        with pytest.raises(InvalidStatus), server.connect("/v1/watch?room=a&language=no%20code"):
+            pass
+    assert not server.hub.interpreters
+
+
 # The end
 
 
 @pytest.mark.parametrize("late", ["end", "deadline"])
-def test_watchers_stay_until_their_speaker_has_gone(late: str) -> None:
+def test_watchers_stay_until_their_speaker_has_gone(kept: dict[str, Any], late: str) -> None:
     with (
-        running(toy_hub(drain=600.0 if late == "end" else 0.2)) as server,
+        running(toy_hub(drain=600.0 if late == "end" else 0.2, **kept)) as server,
         server.connect("/v1/watch?room=empty") as lonely,
-        server.connect("/v1/watch?room=stage") as watcher,
+        server.connect(f"/v1/watch?room=last-{late}") as watcher,
         server.connect() as speaker,
     ):
         receive(watcher)
         receive(lonely)
-        start(speaker, k=2, room="stage")
+        start(speaker, k=2, room=f"last-{late}")
         assert receive(watcher)["fresh"]
         said = say(speaker, "ba be bi. ")
         server.server.handle_exit(signal.SIGTERM, None)

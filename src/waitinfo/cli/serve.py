@@ -77,6 +77,13 @@ class ServeArguments(SystemChoice):
         int | None, typer.Option(help="Connections of one address; the same default.")
     ] = None
     watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
+    rooms: Annotated[
+        str | None,
+        typer.Option(
+            help="A Redis, such as redis://HOST:6379/0, by which several servers share rooms and "
+            "the limits of keys [default: each server has its own]."
+        ),
+    ] = None
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -149,6 +156,7 @@ def serve(options: ServeArguments) -> None:
         origins=tuple(options.origins),
         local=server.is_local(options.host),
         watchers=options.watchers,
+        rooms=options.rooms,
         private=options.private,
         proxies=tuple(options.proxies),
         address_streams=options.address_streams,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -23,7 +24,8 @@ def default_dials(system: System) -> list[float]:
     """Dial values that cover the useful range of a system."""
     if system.dial is None:
         raise WaitinfoError(f"--calibrate: {system.name} translates whole sentences: no dial")
-    values = NARROW if system.dial.maximum <= 1 else WIDE
+    below = range(math.ceil(system.dial.minimum), 1) if system.dial.minimum < 0 else ()
+    values = NARROW if system.dial.maximum <= 1 else (*below, *WIDE)
     return [system.dial.check(value) for value in values]
 
 

@@ -25,6 +25,7 @@ from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
 from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.policy import checksum
 from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import BeamDecoder
 
@@ -160,6 +161,7 @@ class Evaluation:
             "beam": decoding.beam,
             "dtype": str(self.loaded.model.source_embedding.weight.dtype).removeprefix("torch."),
             "model": self.model_facts["sha256"],
+            **checksum(system.tensors),
             "source": self.test.facts["source"]["sha256"],
             "reference": self.test.facts["reference"]["sha256"],
         }

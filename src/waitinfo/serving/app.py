@@ -43,8 +43,7 @@ def build_app(hub: Hub) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await hub.models.start()
         yield
-        hub.hearing.close()
-        hub.models.close()
+        await hub.stop()
 
     app = FastAPI(
         title="waitinfo",

@@ -90,7 +90,7 @@ async def _translation(hub: Hub, client: Caller, asked: AudioRequest) -> Respons
     if (wait := client.spend(0)) > 0:
         raise Refusal(429, "rate", "this key has used up its words per minute", wait)
     start = AudioStart(rate=RATE, language=None, resume=None)
-    with client.streaming(1, hub.settings.retry):
+    async with client.streaming(1, hub.settings.retry):
         ear = await hub.hearing.open(served.languages, start, live=False)
         try:
             talk = Talk(served, client, asked)

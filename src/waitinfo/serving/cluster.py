@@ -122,11 +122,15 @@ def _logging() -> dict[str, Any]:
 def build(arguments: dict[str, str]) -> Any:
     """For `serve run` and configuration files of Serve: an application from `name=value`."""
     given = dict(arguments)
-    known = ("model", "streams", "device", "dtype", "keys", "origins", "replicas", "cpus", "gpus")
+    known = (
+        "model", "streams", "device", "dtype", "keys", "origins", "rooms", "replicas",
+        "cpus", "gpus",
+    )  # fmt: skip
     for name in given:
         if name not in known:
             raise unknown("argument", name, known)
-    settings = Settings(origins=tuple(given.get("origins", "").split()), local=False)
+    origins = tuple(given.get("origins", "").split())
+    settings = Settings(origins=origins, rooms=given.get("rooms"), local=False)
     try:
         plan = Plan(
             models=tuple(Path(path) for path in given.get("model", "").split()),

@@ -6,17 +6,20 @@ import asyncio
 import hashlib
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from waitinfo.config import from_mapping
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.http import is_loopback, owner
+
+if TYPE_CHECKING:
+    from waitinfo.serving.shared_keys import Ledger
 
 MANY = 1 << 30
 ADDRESS = "this address"
@@ -58,6 +61,8 @@ class Caller:
         self.streams, self.words_per_minute, self.who = streams, words_per_minute, who
         self.open = 0
         self._left, self._since = float(words_per_minute), time.monotonic()
+        self.ledger: Ledger | None = None  # that counts at other servers, too
+        self.unsent = 0  # words that it does not know of
 
     @property
     def stranger(self) -> bool:
@@ -69,21 +74,26 @@ class Caller:
         """Further streams that may be opened."""
         return self.streams - self.open if self.streams else MANY
 
-    def enter(self, retry: float, count: int = 1) -> None:
+    async def enter(self, retry: float, count: int = 1) -> None:
         """Take some of the key's streams."""
-        if count > self.left:
+        fits = count <= self.left
+        if fits:
+            self.open += count
+            if self.ledger is not None and not await self.ledger.enter(self):
+                self.open -= count
+                fits = False
+        if not fits:
             raise Refusal(
                 429, "key_streams", f"{self.who} may open {self.streams} streams at a time", retry
             )
-        self.open += count
 
     def leave(self, count: int = 1) -> None:
         self.open -= count
 
-    @contextmanager
-    def streaming(self, count: int, retry: float) -> Iterator[None]:
+    @asynccontextmanager
+    async def streaming(self, count: int, retry: float) -> AsyncIterator[None]:
         """Take some of the key's streams, and give them back at the end."""
-        self.enter(retry, count)
+        await self.enter(retry, count)
         try:
             yield
         finally:
@@ -97,7 +107,12 @@ class Caller:
         earned = (now - self._since) * rate
         self._left = min(self._left + earned, float(self.words_per_minute)) - words
         self._since = now
+        self.unsent += words
         return max(0.0, -self._left / rate)
+
+    def settle(self, left: float) -> None:
+        """What is left, with the words of other servers."""
+        self._left, self._since = left - self.unsent, time.monotonic()
 
     async def pause(self) -> None:
         """Wait until the key may send words again."""
@@ -119,6 +134,11 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    @property
+    def callers(self) -> dict[str, Caller]:
+        """By digests of the keys."""
+        return {digest.hex(): caller for digest, caller in self._clients.items()}
 
     def share(self, share: int | None, streams: int) -> None:
         """How many streams an address may have without a key; None: half of all streams."""

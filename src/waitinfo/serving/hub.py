@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import HTTPConnection
 
@@ -36,6 +36,15 @@ from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
 from waitinfo.serving.tickets import Pins, Tickets, find_pin, find_ticket
 from waitinfo.systems import load_plugins
+
+if TYPE_CHECKING:
+    from waitinfo.serving.interpreting import Interpreters
+
+
+class Stopping(Protocol):
+    """What the server stops at its end."""
+
+    async def stop(self) -> None: ...
 
 
 class Stoppable(Protocol):
@@ -64,7 +73,7 @@ class Hub:
         self.keys = keys or Keys()
         self.metrics = metrics or Metrics()
         self.hearing = hearing or Hearing(self.metrics)
-        self.rooms = Rooms(self.settings.watchers)
+        self.rooms, self._shared = self._share(self.settings)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self._large: Counter[str] = Counter()  # requests by address
         self.visitors = Visitors(self.settings)
@@ -72,10 +81,37 @@ class Hub:
         self.keys.share(
             self.settings.address_streams, sum(m.translator.streams for m in models.engines)
         )
+        self.interpreters: dict[str, Interpreters] = {}  # by room
+        self.rooms.asked = self._asked
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.pins = Pins()
         self.draining = False
         self._connections: dict[Stoppable, None] = {}
+
+    def _share(self, settings: Settings) -> tuple[Rooms, Sequence[Stopping]]:
+        """The rooms, and what has to be stopped if other servers have them, too."""
+        if settings.rooms is None:
+            return Rooms(settings.watchers), ()
+        from waitinfo.serving.shared import Shared
+        from waitinfo.serving.shared_keys import Ledger
+        from waitinfo.serving.shared_rooms import SharedRooms
+
+        shared = Shared(settings.rooms)
+        rooms = SharedRooms(settings.watchers, shared, settings.kept)
+        return rooms, (rooms, Ledger(shared, self.keys.callers), shared)
+
+    def _asked(self, room: str, language: str) -> None:
+        if room in self.interpreters and not self.draining:
+            self.interpreters[room].want(language)
+
+    async def stop(self) -> None:
+        """The server has stopped."""
+        for room in list(self.interpreters):
+            self.interpreters[room].close()
+        self.hearing.close()
+        self.models.close()
+        for each in self._shared:
+            await each.stop()
 
     # Admission
 

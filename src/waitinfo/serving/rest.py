@@ -446,10 +446,10 @@ class Work:
             for n in waiting:
                 found[n] = await self._line(lines[n])
 
-        with self.client.streaming(count, self.hub.settings.retry):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(count):
-                    group.create_task(work())
+        taken = self.client.streaming(count, self.hub.settings.retry)
+        async with taken, asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(work())
         return found
 
     async def _line(self, line: str) -> tuple[str, list[Anchor]]:

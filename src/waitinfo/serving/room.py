@@ -138,6 +138,12 @@ class Room:
         told: dict[str, Any] = {"stream": self._identity(), "room": vars(self.about)}
         self._show(self._caption([], again=True, fresh=True, **told))
 
+    def forget(self, life: str, number: int = 0, stream: int = 0) -> None:
+        """What was said is nobody's business any more."""
+        self.life, self.next, self.stream, self.last = life, number, stream, (-1, 0)
+        self.words.clear()
+        self._made.clear()
+
     def new(self, words: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Words without those that a speaker repeats who was cut off: they were shown already."""
         return [word for word in words if place(word) > self.last]

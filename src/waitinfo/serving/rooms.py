@@ -25,6 +25,9 @@ ROOMS = 4_096  # with speakers, watchers or neither
 KEPT = 16  # rooms without a speaker that are kept for one client
 
 
+TAKEN = "room: it belongs to another speaker; choose another name"
+
+
 class Occupied(WaitinfoError):
     """Somebody else holds the room."""
 
@@ -46,6 +49,16 @@ class Claim:
     again: bool = False  # the stream continues one that was interrupted
 
     @property
+    def about(self) -> dict[str, Any]:
+        """What watchers are told."""
+        known = {"source": self.source, "target": self.target, "languages": [*self.languages]}
+        return {**known, "speaking": True, "problem": None}
+
+    @property
+    def pin_digest(self) -> bytes | None:
+        return None if self.pin is None else pin_digest(self.name, self.pin)
+
+    @property
     def digest(self) -> bytes:
         return hashlib.sha256(self.secret.encode("utf-8", "surrogatepass")).digest()
 
@@ -55,6 +68,7 @@ class Seat:
 
     def __init__(self, rooms: Rooms, held: Held, claim: Claim) -> None:
         self._rooms, self._held, self._claim = rooms, held, claim
+        self.left: Callable[[float], None] = lambda kept: None  # is told so
 
     @property
     def name(self) -> str:
@@ -65,13 +79,14 @@ class Seat:
         return self._claim.secret
 
     async def say(self, words: list[dict[str, Any]]) -> None:
-        """Show words; returns once they are kept."""
+        """Show words; returns once the room has them."""
         if self._held.speaker is self._claim.speaker:  # else the client has connected again
-            self._held.room.say(words)
+            await self._rooms.say(self._held, words)
 
     def leave(self, kept: float) -> None:
         """Stop speaking; nobody else may speak for some seconds."""
         if self._held.speaker is self._claim.speaker:
+            self.left(kept)
             self._rooms.leave(self._held, kept)
 
 
@@ -81,6 +96,7 @@ class Held:
     def __init__(self, room: Room) -> None:
         self.room = room
         self.secret: bytes | None = None  # digest; None: anybody may open the room
+        self.former: bytes | None = None  # digest of whoever spoke last
         self.pin: bytes | None = None  # digest
         self.speaker: Occupant | None = None
         self.owner: object | None = None  # whose client opened it
@@ -94,30 +110,51 @@ class Rooms:
         self._limit, self.watching = watchers, 0
         self._rooms: dict[str, Held] = {}
         self._closing = False
+        self.asked: Callable[[str, str], None] = lambda room, language: None  # for a language
 
     def __len__(self) -> int:
         return len(self._rooms)
 
     async def speak(self, claim: Claim) -> Seat:
         """Take the place of the speaker; raises if somebody else has it."""
-        check_name(claim.name)
         held = self._find(claim.name)
         if held.secret is None:
-            held.secret, held.owner = claim.digest, claim.owner
+            if held.former not in (None, claim.digest):  # what was said is not for the new audience
+                held.room.forget(new_life())
+            held.secret = held.former = claim.digest
+            held.owner = claim.owner
         elif not hmac.compare_digest(held.secret, claim.digest):
-            raise Occupied("room: it belongs to another speaker; choose another name")
+            raise Occupied(TAKEN)
+        held.pin = claim.pin_digest
+        self._sit(held, claim)
+        if claim.again:
+            held.room.tell(**claim.about)
+        else:
+            held.room.begin(**claim.about)
+        return Seat(self, held, claim)
+
+    def _sit(self, held: Held, claim: Claim) -> None:
         if held.timer is not None:
             held.timer.cancel()
         former, held.speaker, held.timer = held.speaker, claim.speaker, None
-        held.pin = None if claim.pin is None else pin_digest(claim.name, claim.pin)
-        about = {"source": claim.source, "target": claim.target, "languages": [*claim.languages]}
-        if claim.again:
-            held.room.tell(**about, speaking=True, problem=None)
-        else:
-            held.room.begin(**about, speaking=True, problem=None)
         if former is not None:
             former.stop("replaced")
-        return Seat(self, held, claim)
+
+    def watched(self, name: str) -> bool:
+        """Whether anybody watches a room here."""
+        return name in self._rooms and bool(self._rooms[name].room.watchers)
+
+    def tell(self, name: str, problem: str) -> None:
+        """Tell those who watch here why nothing is said."""
+        if name in self._rooms:
+            self._rooms[name].room.tell(problem=problem)
+
+    async def want(self, name: str, language: str) -> None:
+        """Somebody watches a room in a language."""
+        self.asked(name, language)
+
+    async def say(self, held: Held, words: list[dict[str, Any]]) -> None:
+        held.room.say(words)
 
     def leave(self, held: Held, kept: float) -> None:
         """The speaker of a room has gone."""
@@ -150,7 +187,6 @@ class Rooms:
         self, name: str, write: Callable[[Caption], bool], position: str | None = None
     ) -> Watcher:
         """Watch a room, from a position or its last words on."""
-        check_name(name)
         if self.watching >= self._limit:
             raise Refusal(503, "watchers", "too many watch already", 30.0)
         room = self._find(name).room
@@ -179,13 +215,17 @@ class Rooms:
         if found is None:
             if len(self._rooms) >= ROOMS:
                 raise Refusal(503, "rooms", "there are too many rooms already", 30.0)
-            life = f"{int(1e6 * asyncio.get_running_loop().time()):x}"
-            found = self._rooms[name] = Held(Room(name, life))
+            found = self._rooms[name] = Held(Room(name, new_life()))
         return found
 
     def _drop(self, held: Held) -> None:
         if held.secret is None and not held.room.watchers:
             del self._rooms[held.room.name]
+
+
+def new_life() -> str:
+    """A name for what is said in a room from now on."""
+    return f"{int(1e6 * asyncio.get_running_loop().time()):x}"
 
 
 def check_name(name: str) -> None:

@@ -44,4 +44,5 @@ class Settings:
     proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For is believed
     private: bool = False  # figures, models and the API's description need a key, too
     origins: tuple[str, ...] = ()  # foreign pages that may connect; "*" for all
+    rooms: str | None = None  # a Redis that keeps rooms and limits of keys for several servers
     local: bool = True  # listens on this machine only

@@ -51,8 +51,11 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """What `of` takes, as it is stored."""
-        return {name: value.astype(np.float32) for name, value in vars(self).items()}
+        """What `of` takes, as it is stored: matrices in half precision, vectors in single."""
+        return {
+            name: value.astype(np.float16 if value.ndim > 1 else np.float32)
+            for name, value in vars(self).items()
+        }
 
     def __call__(self, states: Tensor, numbers: list[Tensor]) -> Tensor:
         """[B] from states [B, d] and numbers [B] each, all of one kind."""

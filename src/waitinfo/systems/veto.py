@@ -37,7 +37,7 @@ NUMBERS = 10  # that the head sees beside the state, see `Veto.numbers`
 @dataclass(frozen=True)
 class VetoOptions(WaitInfoOptions):
     criterion: str = "auto"  # head or agreement; auto: the head, if the model folder has one
-    risk: float = 0.1  # largest risk at which the head lets a token be written
+    risk: float = 0.25  # largest risk at which the head lets a token be written
     keep: float = 0.85  # share of the margin at a WRITE that the next one needs
     most: float = 5.0  # margin at which a token is written without more ado
 
@@ -55,7 +55,8 @@ class VetoOptions(WaitInfoOptions):
 class Veto(WaitInfo):
     name = "veto"
     summary = "wait-info that waits while more of the source changes its mind; any plain model"
-    dial = Dial("K", 3, minimum=0.0, whole=False, help="info the translation lags behind at least")
+    # Below 0, the head alone decides about most tokens.
+    dial = Dial("K", 1, minimum=-3.0, whole=False, help="info the translation lags behind at least")
     asks: tuple[str, ...] = ("before",)
     rereads = True
     memory = (0.0,)  # the margin at the last WRITE

@@ -57,13 +57,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Checksum of everything that affects a model's output: settings, vocabularies, weights."""
+    """Checksum of all that affects a model's output: settings, vocabularies, weights.
+
+    Weights of a policy have their own, see `policy.checksum`: most systems do not use them.
+    """
     digest = hashlib.sha256()
     # Language names do not affect the output. Models saved without them keep their checksum.
     config = {key: value for key, value in read_config(folder).items() if key != "languages"}
     digest.update(CONFIG.encode())
     digest.update(hashlib.sha256((json.dumps(config, indent=2) + "\n").encode()).digest())
-    for path in sorted([*folder.glob("*.model"), *folder.glob("*.safetensors")]):
+    for path in sorted([*folder.glob("*.model"), *folder.glob("model*.safetensors")]):
         digest.update(path.name.encode())
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())

@@ -31,13 +31,13 @@ from waitinfo.trained.saving import LoadedModel
 
 Array = NDArray[Any]
 
-SENTENCES = 12_000  # that are translated, or as many as there are
+SENTENCES = 8_000  # that are translated, or as many as there are
 LONGEST = 150  # source tokens of a sentence that is used
 PASS_TOKENS = 2048  # padded, of a pass that labels
 HELD_OUT = 10  # every so many-th sentence tells how good the head is
 
 # What is drawn for each sentence. Small lags, where most is to be decided, are drawn most often.
-LARGEST_K, TOWARDS_0 = 8.0, 1.6
+SMALLEST_K, LARGEST_K, TOWARDS_SMALLEST = -3.0, 8.0, 1.6
 RATES = 0.95, 1.25
 LARGEST_VETO = 0.85  # probability that an attempt is refused
 
@@ -58,7 +58,8 @@ class Exploring(Veto):
     def __init__(self, veto: Veto, count: int, seed: int) -> None:
         super().__init__(asdict(veto.options))
         self.draw = draw = np.random.default_rng(seed)
-        self.k = LARGEST_K * draw.random(count) ** TOWARDS_0
+        share = draw.random(count) ** TOWARDS_SMALLEST
+        self.k = SMALLEST_K + (LARGEST_K - SMALLEST_K) * share
         self.rate = draw.uniform(*RATES, count)
         self.keep, self.veto = draw.random(count), LARGEST_VETO * draw.random(count)
         self.places: list[Array] = []  # sentence, tokens written, and the token, of every attempt
@@ -232,9 +233,13 @@ def _inputs(examples: Examples, rows: Array, mean: Array, deviation: Array) -> T
 
 @torch.no_grad()
 def _as_head(network: _Network, mean: Array, deviation: Array) -> Head:
-    """With the standardisation in the first layer."""
+    """With the standardisation in the first layer.
+
+    Its weights are rounded as they are stored, before the mean is taken off: some inputs vary so
+    little about a large mean that the error would be larger than what they vary.
+    """
     layer, out = network.hidden, network.out
-    weight = (layer.weight.double().numpy() / deviation).T
+    weight = (layer.weight.double().numpy() / deviation).T.astype(np.float16).astype(np.float64)
     bias = layer.bias.double().numpy() - mean @ weight
     ends = out.weight.double().numpy()[0], out.bias.double().numpy()
     return Head(weight[:-NUMBERS], weight[-NUMBERS:], bias, *ends)

@@ -14,6 +14,7 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.text.files import check_readable, check_writable, read_bytes
 from waitinfo.text.identification import other_language
 from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.policy import checksum
 from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import WINDOW, Lines, LineTranslator, Translation
@@ -104,6 +105,7 @@ def translation_settings(
     ensemble = {"other models": [fingerprint(other.folder) for other in others]} if others else {}
     return {
         "model": fingerprint(loaded.folder),
+        **checksum(loaded.system.tensors),
         **ensemble,
         "system": loaded.system.name,
         "system options": asdict(loaded.system.options),

@@ -11,7 +11,7 @@ export class Microphone {
     let stream;
     try {
       stream = await navigator.mediaDevices.getUserMedia({
-        audio: { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true },
+        audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true },
       });
     } catch ({ name }) {
       throw new Error(name === "NotFoundError" ? "there is no microphone; type or paste instead"

@@ -1,0 +1,371 @@
+"""Rooms that several servers share, in a Redis: the speaker at one of them, watchers at all.
+
+For each room Redis has a hash (who may speak) and a stream (what was said in the last minutes).
+Each server keeps a copy of the rooms that somebody uses there, and follows them. Words are in
+Redis before their speaker is sent them. So a server that dies loses nothing that was sent, and a
+Redis that comes back with less than it had gets the rest from the speaker's server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import groupby
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.room import KEPT_WORDS, Caption, Room, Watcher
+from waitinfo.serving.rooms import (
+    KEPT,
+    TAKEN,
+    Claim,
+    Held,
+    Occupied,
+    Rooms,
+    Seat,
+    new_life,
+)  # fmt: skip
+from waitinfo.serving.shared import ANSWER, PREFIX, Shared
+
+WANT = "want "
+WORDS = f"{PREFIX}:words:"
+REMEMBERED = 600  # seconds that a room's words outlive its speaker
+BEATS = 3  # times that a held room is confirmed while it would be kept
+
+# Programs for Redis. All take the hash and the stream of a room, and then:
+# the digest of the secret, seconds, the token of the speaker, the digest of the PIN, a new life.
+CLAIM = """
+local held = redis.call('HGET', KEYS[1], 'secret')
+if held and held ~= ARGV[1] then return false end
+if not held and redis.call('HGET', KEYS[1], 'former') ~= ARGV[1] then
+  redis.call('DEL', KEYS[1], KEYS[2])
+end
+redis.call('HSET', KEYS[1], 'secret', ARGV[1], 'former', ARGV[1], 'token', ARGV[3], 'pin', ARGV[4])
+redis.call('HSETNX', KEYS[1], 'life', ARGV[5])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return redis.call('HGET', KEYS[1], 'life')
+"""
+# The token, seconds, how many entries are kept, the life; the numbers of the next word before, or
+# nothing to begin anew, and after; entries.
+ADD = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then
+  return redis.call('EXISTS', KEYS[1]) == 1 and 'replaced' or 'behind'
+end
+if ARGV[5] == '' then
+  redis.call('DEL', KEYS[2])
+elseif (redis.call('HGET', KEYS[1], 'next') or '0') ~= ARGV[5] then
+  return 'behind'
+end
+redis.call('HSET', KEYS[1], 'life', ARGV[4], 'next', ARGV[6])
+local id
+for n = 7, #ARGV do
+  id = redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'entry', ARGV[n])
+  redis.call('PUBLISH', KEYS[2], id .. ' ' .. ARGV[n])
+end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+redis.call('EXPIRE', KEYS[2], math.max(ARGV[2], 600))
+return id
+"""
+# The token, seconds that its words are remembered.
+FREE = """
+if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then
+  redis.call('HDEL', KEYS[1], 'secret', 'token', 'pin')
+  redis.call('EXPIRE', KEYS[1], ARGV[2])
+  redis.call('EXPIRE', KEYS[2], ARGV[2])
+end
+"""
+
+
+class Copy(Held):
+    """A room as this server knows it."""
+
+    def __init__(self, room: Room) -> None:
+        super().__init__(room)
+        self.token = ""  # of the speaker here
+        self.claim: Claim | None = None
+        self.order = asyncio.Lock()  # entries are written one after the other
+        self.users = 0  # that need it at the moment
+        self.seen = (0, 0)  # the last entry
+        self.waiting: list[str] | None = []  # entries that came before the copy was complete
+        self.complete = asyncio.Event()
+
+
+class SharedRooms(Rooms):
+    """As `Rooms`, and other servers have the same."""
+
+    def __init__(self, watchers: int, shared: Shared, kept: float) -> None:
+        super().__init__(watchers)
+        self._shared, self._kept = shared, kept
+        self._claim, self._add = shared.script(CLAIM), shared.script(ADD)
+        self._release = shared.script(FREE)
+        self._copies: dict[str, Copy] = {}
+        self._kept_for: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._channel: Any = None  # where news comes from
+
+    # Speaking
+
+    async def speak(self, claim: Claim) -> Seat:
+        async with self._copy(claim.name) as held, held.order:
+            token = secrets.token_hex(8)
+            life = await self._shared.ask(lambda: self._take(claim, token))
+            if life is None:
+                raise Occupied(TAKEN)
+            await self._shared.ask(lambda: self._load(held))
+            if held.room.life != life:
+                held.room.forget(life)
+            self._sit(held, claim)
+            held.token, held.claim = token, claim
+            held.secret, held.owner = claim.digest, claim.owner
+            await self._write(held, {"about": claim.about, "begin": not claim.again})
+        self._start(self._confirm(held, token))
+        return Seat(self, held, claim)
+
+    async def _take(self, claim: Claim, token: str) -> str | None:
+        keys, pin = self._keys(claim.name), claim.pin_digest
+        arguments = [claim.digest.hex(), self._seconds, token, pin.hex() if pin else "", new_life()]
+        found: str | None = await self._claim(keys, arguments)
+        return found
+
+    async def say(self, held: Held, words: list[dict[str, Any]]) -> None:
+        assert isinstance(held, Copy)
+        async with held.order:
+            if new := held.room.new(words):
+                await self._shared.insist(lambda: self._write(held, {"words": new}))
+
+    async def _write(self, held: Copy, entry: dict[str, Any]) -> None:
+        """Add an entry for all servers, and show it here."""
+        room = held.room
+        entry |= {
+            "life": room.life, "at": room.next, "stream": room.stream + entry.get("begin", False),
+            "token": held.token, "last": room.last,
+        }  # fmt: skip
+        after = room.next + len(entry.get("words", ()))
+        done = await self._put(held, [room.next, after, json.dumps(entry)])
+        if done == "behind":  # Redis has forgotten something: what is known here is written again
+            done = "replaced"
+            if held.claim is not None and await self._take(held.claim, held.token) is not None:
+                done = await self._put(held, ["", after, *_history(held), json.dumps(entry)])
+        if done != "replaced":
+            self._apply(held, done, entry)
+        elif held.speaker is not None:
+            held.speaker.stop("replaced")
+
+    async def _put(self, held: Copy, what: list[Any]) -> str:
+        arguments = [held.token, self._seconds, KEPT_WORDS, held.room.life, *what]
+        found: str = await self._add(self._keys(held.room.name), arguments)
+        return found
+
+    async def _confirm(self, held: Copy, token: str) -> None:
+        """As long as the speaker is here, the room is held."""
+        while held.token == token and held.speaker is not None:
+            await asyncio.sleep(self._kept / BEATS)
+            async with held.order:
+                if held.token == token and held.speaker is not None:
+                    with suppress(*self._shared.away):
+                        await self._write(held, {})
+
+    def leave(self, held: Held, kept: float) -> None:
+        assert isinstance(held, Copy)
+        held.speaker = None
+        if self._closing:
+            held.room.end()
+        self._start(self._left(held, held.token, kept))
+
+    async def _left(self, held: Copy, token: str, kept: float) -> None:
+        async with held.order:
+            if held.token == token and held.speaker is None:
+                about = {**vars(held.room.about), "speaking": False}
+                await self._shared.ask(lambda: self._write(held, {"about": about}))
+                await self._keep(held, token, kept)
+                held.secret = held.owner = held.claim = None
+                self._drop(held)
+
+    async def _keep(self, held: Copy, token: str, kept: float) -> None:
+        """The room is kept for its speaker, the oldest one of too many not."""
+        name = held.room.name
+        mine = self._kept_for.setdefault(held.owner, {})
+        mine.pop(name, None)
+        if kept > 0:
+            mine[name] = token
+            if len(mine) <= KEPT:
+                return
+            name = next(iter(mine))
+            token = mine.pop(name)
+        await self._shared.ask(lambda: self._release(self._keys(name), [token, REMEMBERED]))
+
+    # Watching
+
+    async def pin(self, name: str) -> bytes | None:
+        key = self._keys(name)[0]
+        found = await self._shared.ask(lambda: self._shared.client.hget(key, "pin"))
+        return bytes.fromhex(found) if found else None
+
+    async def watch(
+        self, name: str, write: Callable[[Caption], bool], position: str | None = None
+    ) -> Watcher:
+        async with self._copy(name):
+            return await super().watch(name, write, position)
+
+    def close(self, speakers: bool = False) -> None:
+        self._closing = True
+        for held in list(self._copies.values()):
+            if held.speaker is None or speakers:
+                held.room.end()
+
+    async def stop(self) -> None:
+        for task in (*self._tasks, *([self._following] if self._following else ())):
+            task.cancel()
+
+    # Following
+
+    @asynccontextmanager
+    async def _copy(self, name: str) -> AsyncIterator[Copy]:
+        """The copy of a room, complete; it stays meanwhile."""
+        if self._following is None:
+            self._following = asyncio.ensure_future(self._follow())
+        self._find(name)
+        held = self._copies[name]
+        held.users += 1
+        try:
+            await asyncio.wait_for(held.complete.wait(), ANSWER)
+            yield held
+        except TimeoutError:
+            raise Refusal(503, "redis", "rooms are away for a moment", ANSWER) from None
+        finally:
+            held.users -= 1
+            self._drop(held)
+
+    def _find(self, name: str) -> Held:
+        if name not in self._rooms:
+            super()._find(name)
+            self._rooms[name] = self._copies[name] = Copy(Room(name))
+            self._start(self._subscribe(name))
+        return self._rooms[name]
+
+    def _drop(self, held: Held) -> None:
+        name = held.room.name
+        assert isinstance(held, Copy)
+        used = held.secret is not None or held.room.watchers or held.users
+        if not used and name in self._copies:
+            del self._copies[name]
+            del self._rooms[name]
+            self._start(self._unsubscribe(name))
+
+    async def want(self, name: str, language: str) -> None:
+        with suppress(*self._shared.away):
+            await self._shared.client.publish(self._keys(name)[1], f"{WANT}{language}")
+
+    async def _subscribe(self, name: str) -> None:
+        with suppress(*self._shared.away):  # else once Redis is there again
+            if self._channel is not None:
+                await self._channel.subscribe(self._keys(name)[1])
+
+    async def _unsubscribe(self, name: str) -> None:
+        with suppress(*self._shared.away):
+            if self._channel is not None and name not in self._copies:
+                await self._channel.unsubscribe(self._keys(name)[1])
+
+    async def _follow(self) -> None:
+        """Take the news of all rooms that are watched here, for ever."""
+        while True:
+            try:
+                async with self._shared.client.pubsub() as channel:
+                    for held in self._copies.values():
+                        held.waiting = []  # something may have been missed
+                    await channel.subscribe(
+                        f"{WORDS}{{}}", *(self._keys(n)[1] for n in self._copies)
+                    )
+                    self._channel = channel
+                    while True:
+                        if news := await channel.get_message(timeout=ANSWER):
+                            self._hear(news)
+            except self._shared.away:
+                self._channel = None
+                await asyncio.sleep(0.2)
+
+    def _hear(self, news: dict[str, Any]) -> None:
+        held = self._copies.get(news["channel"].removeprefix(WORDS)[1:-1])
+        if held is None:
+            return
+        if news["type"] == "subscribe":
+            self._start(self._complete(held))
+        elif news["type"] == "message" and news["data"].startswith(WANT):
+            self.asked(held.room.name, news["data"].removeprefix(WANT))
+        elif news["type"] == "message":
+            if held.waiting is not None:
+                held.waiting.append(news["data"])
+            else:
+                self._read(held, news["data"])
+
+    async def _complete(self, held: Copy) -> None:
+        await self._shared.insist(lambda: self._load(held))
+
+    async def _load(self, held: Copy) -> None:
+        """What Redis has of a room, and what has come meanwhile."""
+        held.waiting = held.waiting or []
+        after = f"({held.seen[0]}-{held.seen[1]}"
+        found = await self._shared.client.xrange(self._keys(held.room.name)[1], after)
+        waiting, held.waiting = held.waiting, None
+        for text in (*(f"{number} {fields['entry']}" for number, fields in found), *waiting):
+            self._read(held, text)
+        held.complete.set()
+
+    def _read(self, held: Copy, text: str) -> None:
+        number, _, entry = text.partition(" ")
+        self._apply(held, number, json.loads(entry))
+
+    def _apply(self, held: Copy, number: str, entry: dict[str, Any]) -> None:
+        """Do what an entry says, unless it has been done."""
+        seen = tuple(map(int, number.split("-")))
+        if seen <= held.seen:
+            return
+        held.seen = (seen[0], seen[1])
+        room = held.room
+        if entry["token"] != held.token and held.speaker is not None and entry.get("about"):
+            held.speaker.stop("replaced")
+        if entry["life"] != room.life:
+            room.forget(entry["life"], entry["at"], entry["stream"])
+            room.last = tuple(entry["last"])
+        if entry["stream"] < room.stream or entry["at"] + len(entry.get("words", ())) < room.next:
+            return
+        if entry["at"] > room.next:  # the words between were forgotten
+            room.forget(room.life, entry["at"], entry["stream"])
+            room.last = tuple(entry["last"])
+        if entry["stream"] > room.stream:
+            room.stream = entry["stream"] - 1
+            room.begin(**(entry.get("about") or vars(room.about)))
+        elif entry.get("about"):
+            room.tell(**entry["about"])
+        room.say(entry.get("words", [])[room.next - entry["at"] :])
+
+    def _keys(self, name: str) -> list[str]:
+        return [f"{PREFIX}:room:{{{name}}}", f"{WORDS}{{{name}}}"]
+
+    @property
+    def _seconds(self) -> int:
+        return max(1, round(self._kept))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _history(held: Copy) -> list[str]:
+    """All that is remembered of a room, as entries."""
+    room, found = held.room, []
+    at = room.next - len(room.words)
+    for stream, said in groupby(room.words, lambda each: each.stream):
+        words = [json.loads(each.text) for each in said]
+        entry = {"life": room.life, "at": at, "stream": stream, "token": held.token}
+        found.append(
+            json.dumps({**entry, "words": words, "last": (-1, 0), "about": vars(room.about)})
+        )
+        at += len(words)
+    return found
