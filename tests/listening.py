@@ -6,8 +6,11 @@ is cut off is heard as the beginning of its word, as recognisers do.
 
 from __future__ import annotations
 
+import json
 import os
+import wave
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -93,3 +96,33 @@ class Fatal(Tones):
 
 def fatal() -> Redecoding:
     return Redecoding(Fatal())
+
+
+SENTENCES = (WORDS[:9], WORDS[9:16], WORDS[16:])
+
+
+def save(path: Path, samples: Samples) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def spoken_manifest(folder: Path) -> Path:
+    """Two recordings, the first of them with two sentences."""
+    lines = []
+    for number, sentences in enumerate((SENTENCES[:2], SENTENCES[2:])):
+        parts, at = [], 0
+        for words in sentences:
+            samples, spoken = speech([0.4, *words, 1.3])
+            lines.append(
+                {"audio": f"{number}.wav", "offset": at / RATE + 0.4,
+                 "duration": spoken[-1].end - 0.4, "source": " ".join(words),
+                 "reference": f"ba be {number} bi bo ba, number {at}"}
+            )  # fmt: skip
+            parts.append(samples)
+            at += len(samples)
+        save(folder / f"{number}.wav", np.concatenate(parts))
+    path = folder / "talks.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path

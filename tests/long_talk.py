@@ -41,7 +41,8 @@ def talk(minutes: float, seed: int = 0) -> Iterator[Samples]:
     lines = SENTENCES.read_text("utf-8").splitlines()
     given = 0
     while given < 60 * minutes * RATE:
-        text = chance.choice(lines).split("\t")[0]
+        # Sentences that are spoken without a break are one stretch for the recogniser.
+        text = " ".join(each.split("\t")[0] for each in chance.sample(lines, chance.randint(1, 5)))
         command = ["espeak-ng", "-v", "de", "-s", str(chance.randint(130, 170)), "--stdout", text]
         spoken = subprocess.run(command, capture_output=True, check=True).stdout
         pause = np.zeros(round(chance.uniform(0.2, 1.6) * RATE), np.float32)

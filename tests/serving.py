@@ -39,9 +39,13 @@ SLOW = 300_000  # milliseconds: busy machines are slow, and no test waits that l
 
 
 def toy_served(
-    metrics: Metrics, name: str = "toy", system: str = "wait-k", streams: int = 4
+    metrics: Metrics,
+    name: str = "toy",
+    system: str = "wait-k",
+    streams: int = 4,
+    target: str = "en",
 ) -> Served:
-    loaded = dataclasses.replace(toy_model(system), languages=Languages("de", "en"))
+    loaded = dataclasses.replace(toy_model(system), languages=Languages("de", target))
     return serve_model(name, loaded, metrics, streams)
 
 

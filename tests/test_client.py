@@ -233,12 +233,7 @@ def test_errors_are_told_at_once(server: Running) -> None:
 
 
 def test_unknown_options_are_refused(server: Running) -> None:
-    assert set(FIELDS) == protocol.Start.model_fields.keys() - {
-        "type",
-        "version",
-        "resume",
-        "audio",
-    }
+    assert set(FIELDS) == protocol.Start.model_fields.keys() - {"type", "version", "resume"}
     with Client(server.url) as client, pytest.raises(WaitinfoError, match="option 'segment'"):
         client.stream(segment="none")
     with Client(server.url, segment="none") as client, pytest.raises(WaitinfoError, match="option"):

@@ -151,7 +151,7 @@ def test_commands_are_found() -> None:
     ]  # fmt: skip
     readme = (ROOT / "README.md").read_text("utf-8")
     assert {c.split()[0] for c in blocks_of_commands(readme)} >= {"prepare", "train", "translate"}
-    for wrong in ("translate --speed 3", "train --out run --size", "evaluate --source a"):
+    for wrong in ("translate --speed 3", "train --out run --size", "distill --data a"):
         with pytest.raises(Exception, match="no --speed|requires an argument|Missing parameter"):
             check_command(wrong)
 

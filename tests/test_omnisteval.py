@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.commands import done_quietly
+from tests.listening import spoken_manifest, tones
+from tests.streams import toy_model
 from tests.tools import ROOT, python_with, trained_briefly
+from waitinfo import Translator
+from waitinfo.evaluation.speech import hear, read_manifest, score, write_results
 
 VERSION = "0.1.10"
 
@@ -95,3 +99,16 @@ def test_scores_equal_the_reference_tool(run: Path, tool: Path) -> None:
     for name in ("SWF", "EFSW", "DSPTV"):
         assert ours["degeneracy"][name] == pytest.approx(found[name.lower()], abs=1e-6), name
     assert ours["degeneracy"]["degenerate"] == bool(found["degenerate_policy"])
+
+
+def test_scores_of_speech_equal_the_reference_tool(tmp_path: Path, tool: Path) -> None:
+    talks = hear(read_manifest(spoken_manifest(tmp_path)), tones(), Translator(toy_model(), 1), 2)
+    ours = score(talks, resamples=0)
+    write_results(tmp_path / "out", talks, ours)
+    found, _ = omnisteval(tool, tmp_path / "out", "documents")
+    for name in ("BLEU", "chrF"):
+        assert ours["quality"][name] == pytest.approx(found[name.lower()], abs=1e-6), name
+    for part, prefix in (("latency", ""), ("latency_with_computation", "ca_")):
+        for name in ("YAAL", "LAAL"):
+            wanted = found[f"{prefix}long_{name.lower()}"] / 1000
+            assert ours[part][f"Long{name}"] == pytest.approx(wanted, abs=1e-6), (part, name)

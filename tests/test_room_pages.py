@@ -236,6 +236,35 @@ def test_keys_and_tickets(browser: Any) -> None:
         context.close()
 
 
+def test_the_audience_chooses_its_language(browser: Any) -> None:
+    metrics = Metrics()
+    models = [toy_served(metrics), toy_served(metrics, name="french", system="full", target="fr")]
+    with running(Hub(Models(models), metrics=metrics)) as server:
+        context = browser.new_context(bypass_csp=True)
+        page, listener, late = (context.new_page() for _ in range(3))
+        for each, path in ((page, "/"), (listener, "/r/hall")):
+            each.set_default_timeout(SLOW)
+            each.goto(server.url + path)
+        open_room(connected(page), "hall")
+        listener.locator("#language").wait_for()
+        names = listener.locator("#language option").all_inner_texts()
+        assert names == ["English", "Français"]
+        listener.select_option("#language", "fr")
+        wait_for(lambda: server.hub.models.find("french").free == 3)
+        late.set_default_timeout(SLOW)
+        late.goto(listener.url)
+        late.wait_for_function("document.getElementById('words').lang === 'fr'")
+        speak(page, "ba be bi. ")
+        with server.hub.models.find("french").translator.stream(raw=True, history=None) as stream:
+            stream.push("ba be bi. ")
+            stream.finish()
+            for each in (listener, late):
+                shows(each, stream.text.split(), "#words")
+        listener.select_option("#language", "en")
+        shows(listener, local_words(server, "ba be bi. "), "#words")
+        context.close()
+
+
 def test_reading_along(visit: Callable[..., Any], server: Running) -> None:
     """Who has scrolled back is not pulled down; sentences are announced, not words."""
     page = connected(visit("/"))

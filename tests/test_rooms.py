@@ -23,6 +23,7 @@ from tests.serving import (
     send,
     start,
     toy_hub,
+    toy_served,
     until,
     wait_for,
     words_of,
@@ -32,8 +33,12 @@ from waitinfo import Client, WaitinfoError
 from waitinfo.serving import room as room_module
 from waitinfo.serving import rooms, tickets
 from waitinfo.serving.guards import KeyLimits, Keys, Refusal
+from waitinfo.serving.hub import Hub
+from waitinfo.serving.metrics import Metrics
+from waitinfo.serving.models import Models
 from waitinfo.serving.room import Caption, Room, Watcher
 from waitinfo.serving.rooms import Claim, Occupied, Rooms, Seat
+from waitinfo.serving.settings import Settings
 from waitinfo.serving.tickets import WRONG, Tickets
 
 SECRET, OTHER = "s" * 16, "o" * 16
@@ -420,6 +425,46 @@ def test_whether_a_request_would_be_served() -> None:
         key = {"Waitinfo-Protocols": f"waitinfo, waitinfo-key.{KEYS[0]}"}
         assert httpx.get(ask, headers=key).status_code == 204
         assert httpx.get(f"{ask}?room=a b", headers=key).status_code == 400
+
+
+# Further languages
+
+
+def two_languages(**settings: Any) -> Hub:
+    metrics = Metrics()
+    models = [toy_served(metrics), toy_served(metrics, name="french", system="full", target="fr")]
+    return Hub(Models(models), Settings(**settings), metrics=metrics)
+
+
+def test_a_room_is_followed_in_another_language(kept: dict[str, Any]) -> None:
+    """By one more stream, which is opened when somebody asks, and closed when nobody listens."""
+    with running(two_languages(**kept)) as server:
+        french = server.hub.models.find("french")
+        with server.connect() as speaker, server.connect("/v1/watch?room=tongues") as own:
+            start(speaker, k=2, room="tongues", secret=SECRET)
+            while (about := receive(own))["room"]["languages"] != ["en", "fr"]:
+                assert about["words"] == []
+            said = say(speaker, "ba be bi. ")
+            assert french.free == 4
+            with (
+                server.connect("/v1/watch?room=tongues&language=fr") as one,
+                server.connect("/v1/watch?room=tongues&language=fr") as two,
+            ):
+                wait_for(lambda: french.free == 3)
+                said += say(speaker, "bo bu. ", 2)
+                with french.translator.stream(raw=True, history=None) as stream:
+                    stream.push("bo bu. ")
+                    stream.finish()
+                    expected = stream.text.split()
+                for watcher in (one, two):
+                    assert hear(watcher, len(expected)) == expected
+                send(speaker, "end")
+                until(speaker, "ended")
+            assert hear(own, len(said)) == said
+            wait_for(lambda: french.free == 4)
+        with pytest.raises(InvalidStatus), server.connect("/v1/watch?room=a&language=no%20code"):
+            pass
+    assert not server.hub.interpreters
 
 
 # The end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -18,6 +19,8 @@ from websockets.sync.client import ClientConnection
 from tests.listening import WORDS, silence, speech
 from tests.serving import Running, receive, running, send, start, toy_served, until, words_of
 from tests.streams import wait_for
+from waitinfo import AsyncClient, Client
+from waitinfo.errors import WaitinfoError
 from waitinfo.listening.audio import RATE, Resampler, Samples
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.hearing import Hearing
@@ -25,6 +28,7 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
 from waitinfo.serving.settings import Settings
+from waitinfo.streaming.event import shown_text
 
 BLOCK = 3200  # bytes: 0.1 s at 16 kHz
 
@@ -291,6 +295,52 @@ def test_files_may_come_at_once_and_text_is_not_disturbed(server: Running) -> No
         assert heard_of(found) == WORDS[:3]
         told = [m["position"] for m in found if m["type"] == "heard"]
         assert told == sorted(told) and len(told) > 2  # silence is told, too
+
+
+# Our own client
+
+
+def test_our_client_sends_audio(server: Running) -> None:
+    samples = speech([0.3, *WORDS[:6], 1.4, *WORDS[6:], 1.5])[0]
+    with Client(server.url, k=2) as client, client.stream(audio=AUDIO) as stream:
+        for place in range(0, len(samples), 1600):
+            stream.hear(samples[place : place + 1600])
+        events = stream.finish()
+        assert stream.heard.split() == WORDS and stream.open == ""
+        assert stream.text == expected(server, WORDS[:6], WORDS[6:])
+        assert shown_text(events) == stream.text
+        with pytest.raises(WaitinfoError, match="finished"):
+            stream.hear(samples)
+    with Client(server.url) as client:
+        with client.stream(audio=AUDIO) as stream, pytest.raises(WaitinfoError, match="not text"):
+            stream.push("ba")
+        with client.stream() as stream, pytest.raises(WaitinfoError, match="takes text"):
+            stream.hear(b"")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_our_client_goes_on_after_breaks(server: Running, seed: int) -> None:
+    """Its connections are cut while it speaks; what it gets is what an undisturbed one gets."""
+    chance = random.Random(seed)
+    data = pcm(speech([0.3, *WORDS[:6], 1.4, *WORDS[6:15], 0.7, *WORDS[15:], 1.5])[0])
+
+    async def talk() -> tuple[str, str, int]:
+        client = AsyncClient(server.url, k=2)
+        async with client.stream(audio=AUDIO) as stream:
+            cuts = sorted(chance.sample(range(20, 90), 3))
+            for number, place in enumerate(range(0, len(data), BLOCK)):
+                await stream.hear(data[place : place + BLOCK])
+                await asyncio.sleep(0.01)
+                if number in cuts:
+                    for connection in list(server.hub._connections):
+                        server.server._loop.call_soon_threadsafe(connection.stop)
+            await stream.finish()
+            return stream.heard, stream.text, stream.connections
+
+    heard, text, connections = asyncio.run(talk())
+    assert heard.split() == WORDS
+    assert text == expected(server, WORDS[:6], WORDS[6:])
+    assert connections > 1
 
 
 # OpenAI's clients

@@ -48,6 +48,7 @@ WITH_ALL_POINTS = {  # experiments whose page has every point and one picture
     "systems/de-en-big": "German → English, newstest2015, Transformer-Big",
     "ablations/de-en-parts": "German → English, newstest2013, 3,000 updates",
     "ablations/de-en-continued": "German → English, newstest2015, the bundled model continued",
+    "models/imported": "English → Portuguese, Firefox's student as it is",
     "paper/multi30k-authors": "Multi30k German → English with the authors' settings",
     "paper/europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
 }

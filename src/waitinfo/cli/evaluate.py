@@ -29,8 +29,18 @@ BLOCK = "25"  # lines of a document where --documents does not say
 class EvaluateArguments(ModelOptions):
     """What `evaluate` is given."""
 
-    source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
-    reference: Annotated[Path, typer.Option(help="Their translations.")]
+    source: Annotated[Path | None, typer.Option(help="Test sentences, one per line.")] = None
+    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None
+    audio: Annotated[
+        Path | None,
+        typer.Option(help="Instead of them: recordings, in a manifest of one JSON object a line."),
+    ] = None
+    recogniser: Annotated[str, typer.Option(help="With --audio: as listen --recogniser.")] = (
+        "whisper-base"
+    )
+    every: Annotated[
+        float | None, typer.Option(help="With --audio: seconds between looks [default: 0.8].")
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to."),
@@ -111,23 +121,25 @@ def evaluate(options: EvaluateArguments) -> None:
         waitinfo evaluate --model run --source t.de --reference t.en --documents 25 --out results
 
         waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
+
+        waitinfo evaluate --model run --audio talks.jsonl --recogniser whisper-tiny --out results
     """
     from waitinfo.cli import tables
     from waitinfo.cli.console import progress_bar
     from waitinfo.cli.notes import note
-    from waitinfo.evaluation.evaluate import TestSet
+    from waitinfo.cli.speech import evaluate_audio
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
     from waitinfo.evaluation.timing import Timing
 
-    if options.calibrate:
-        _calibrate(options)
+    if options.audio is not None or options.calibrate:
+        (_calibrate if options.audio is None else evaluate_audio)(options)
         return
     if options.out is None:
         raise WaitinfoError("--out: give a folder or a .jsonl file for the points")
     conditions = _conditions(options)
     output = Output.at(options.out, options.save_text, options.overwrite)
-    test = TestSet.read(options.source, options.reference)
+    test = _test_set(options)
     if any(condition.documents for condition in conditions):
         test.check_words("--documents: latency")
     _check_names(options)
@@ -161,6 +173,14 @@ def evaluate(options: EvaluateArguments) -> None:
     (points,) = found.values()
     shown = tables.document_tables if conditions[0].documents else tables.point_tables
     shown(points[0]["name"], points)
+
+
+def _test_set(options: EvaluateArguments) -> TestSet:
+    from waitinfo.evaluation.evaluate import TestSet
+
+    if options.source is None or options.reference is None:
+        raise WaitinfoError("--source and --reference: give both, or --audio MANIFEST")
+    return TestSet.read(options.source, options.reference)
 
 
 def _points(
@@ -254,7 +274,7 @@ def _calibrate(options: EvaluateArguments) -> None:
     from waitinfo.cli.notes import note
     from waitinfo.cli.tables import calibration_table
     from waitinfo.evaluation.calibrate import calibrate, default_dials
-    from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
+    from waitinfo.evaluation.evaluate import Decoding, Evaluation
     from waitinfo.evaluation.quality import check_installed
     from waitinfo.trained.calibration import FILE, write_calibration
 
@@ -263,7 +283,7 @@ def _calibrate(options: EvaluateArguments) -> None:
         raise WaitinfoError(
             "--calibrate: leave out --out, --lag, --documents, --segment, --condition, --beam"
         )
-    test = TestSet.read(options.source, options.reference)
+    test = _test_set(options)
     check_installed()
     use_threads(options.threads)
     loaded = options.load(options.model)

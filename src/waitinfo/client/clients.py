@@ -18,7 +18,9 @@ PATIENCE = 60.0  # seconds to go on trying to connect
 HISTORY = 2000  # translated words that a stream remembers
 TOGETHER = 8  # texts translated at a time
 CLOSED = "this client has been closed; make another"
-FIELDS = ("model", "system", "k", "lag", "segmenter", "trace", "room", "secret")  # of `start`
+FIELDS = (  # of `start`
+    "model", "system", "k", "lag", "segmenter", "trace", "room", "secret", "pin", "audio",
+)  # fmt: skip
 
 
 class AsyncClient:
@@ -159,6 +161,20 @@ class RemoteStream:
     def push(self, text: str, wait: bool = True, at: float | None = None) -> list[Event]:
         """Source text that has arrived, spoken `at` a time; returns the events it caused."""
         return self._client._do(self.remote.push(text, wait, at))
+
+    def hear(self, samples: Any) -> None:
+        """Audio of a stream opened with `audio`; iterate, or finish, to get the events."""
+        self._client._do(self.remote.hear(samples))
+
+    @property
+    def heard(self) -> str:
+        """The words recognised so far; of a long stream the last ones (see `history`)."""
+        return self.remote.heard
+
+    @property
+    def open(self) -> str:
+        """What seems to follow, and may change."""
+        return self.remote.open
 
     def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""

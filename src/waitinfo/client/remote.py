@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from waitinfo.client.audio import PendingAudio, as_pcm, pieces
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.text.files import join_surrogates
@@ -29,6 +30,7 @@ REASONS = {
 }
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
+AHEAD = 64  # messages of audio that wait to be sent
 KNOWN = frozenset(Event._fields)
 
 
@@ -164,7 +166,10 @@ class AsyncRemoteStream:
         self.ticket: str | None = None  # to watch the room where the stream speaks
         self._paused = str(start.get("segmenter")).startswith("pause")
         self._pending = Pending()
-        self._unsent: deque[str] = deque()
+        self._audio = PendingAudio() if start.get("audio") is not None else None
+        self._source: deque[str] = deque(maxlen=history)  # words that were recognised
+        self._open = ""
+        self._unsent: deque[str | bytes] = deque()
         self._more = asyncio.Event()  # there is something to send
         self._changed = asyncio.Event()  # something has arrived
         self._events: deque[Event] = deque()
@@ -192,6 +197,30 @@ class AsyncRemoteStream:
             at = time.monotonic()  # a replay must find the same pauses
         self._hand_in(message if at is None else {**message, "at": at})
         return await self._caused() if wait else []
+
+    async def hear(self, samples: Any) -> None:
+        """Audio of a stream opened with `audio`: 16-bit PCM, or numbers between -1 and 1.
+
+        Waits while too much of it has not been sent. Iterate over the stream to get the events.
+        """
+        self._check()
+        if self._audio is None:
+            raise WaitinfoError("this stream takes text; open it with audio={'rate': …}")
+        for piece in pieces(as_pcm(samples)):
+            self._audio.sent(piece)
+            self._unsent.append(piece)
+            self._more.set()
+            await self._until(lambda: len(self._unsent) < AHEAD or self._over)
+
+    @property
+    def heard(self) -> str:
+        """The words recognised so far; of a long stream the last ones (see `history`)."""
+        return "".join(self._source).strip()
+
+    @property
+    def open(self) -> str:
+        """What seems to follow, and may change."""
+        return self._open
 
     async def flush(self, wait: bool = True) -> list[Event]:
         """End the present sentence, whatever its text; returns its remaining events."""
@@ -264,10 +293,13 @@ class AsyncRemoteStream:
 
     def _hand_in(self, message: dict[str, Any]) -> None:
         self._check()
+        if self._audio is not None and message["type"] == "text":
+            raise WaitinfoError("this stream takes audio, not text")
         message["id"] = self._last + 1
         self._send(message)
         self._last += 1
-        self._pending.sent(message)
+        if self._audio is None:  # else the server says where in the text it was
+            self._pending.sent(message)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._unsent.append(_encode(message))
@@ -364,6 +396,8 @@ class AsyncRemoteStream:
         start = {"type": "start", "version": VERSION, "trace": True, **self._start}
         if self._vocabulary is not None:
             start["resume"] = self._pending.resume(self._vocabulary)
+        if self._audio is not None and self._audio.replay is not None:
+            start["audio"] = {**start["audio"], "resume": self._audio.replay}
         return start
 
     def _accept(self, answer: dict[str, Any]) -> bool:
@@ -385,7 +419,7 @@ class AsyncRemoteStream:
 
     def _refused(self, error: dict[str, Any]) -> NoReturn:
         """The server starts no stream, or ends it: for good, or until later."""
-        if error.get("code") in ("full", "start"):
+        if error.get("code") in ("full", "start", "voice"):
             raise Interrupted(error["message"], error.get("retry_after"))
         raise WaitinfoError(error["message"])
 
@@ -397,6 +431,8 @@ class AsyncRemoteStream:
         for item in self._pending.items:
             self._send(item)
         self._send({"type": "text", "text": "", "id": self._last})
+        if self._audio is not None:
+            self._unsent.extend(pieces(self._audio.rest))
         if self._finished:
             self._send({"type": "end"})
 
@@ -419,6 +455,7 @@ class AsyncRemoteStream:
                 while self._unsent:
                     await socket.send(self._unsent[0])
                     self._unsent.popleft()
+                    self._changed.set()
                 self._more.clear()
                 await self._more.wait()
 
@@ -436,6 +473,9 @@ class AsyncRemoteStream:
                 self._pending.received(message)
                 self._events.extend(map(_event, message.get("trace") or ()))
                 self._words.extend(word["text"] for word in message["words"])
+            case "heard" if self._audio is not None:
+                self._heard += 1
+                self._hear(message, self._audio)
             case "idle":
                 self._heard += 1
                 self._done = message["id"]
@@ -443,6 +483,17 @@ class AsyncRemoteStream:
                 self._refused(message)
             case "ended":
                 self._ended(message["reason"])
+
+    def _hear(self, message: dict[str, Any], audio: PendingAudio) -> None:
+        """Recognised words are as if they had been sent as text."""
+        audio.received(message)
+        self._open = " ".join(word["text"] for word in message["open"])
+        if message["text"]:
+            at = message["words"][-1]["end"]
+            self._source.append(message["text"])
+            self._pending.sent({"type": "text", "text": message["text"], "at": at})
+        if message["pause"]:
+            self._pending.sent({"type": "flush"})
 
     def _ended(self, reason: str) -> None:
         if reason == "end":

@@ -67,15 +67,26 @@ class Listener:
                 if isinstance(samples, Lost):
                     yield from self._skip(samples.samples)
                 else:
-                    self.seconds += len(samples) / RATE
-                    yield from self._heard(self.voice.hear(samples))
-            yield from self._heard(self.voice.finish())
-            if self.stream is not None:
-                yield from self._told(self.stream.finish())
-                yield from map(self._as_event, self._text.end())
+                    yield from self.hear(samples)
+            yield from self.finish()
         finally:
-            if self.stream is not None:
-                self.stream.close()
+            self.close()
+
+    def hear(self, samples: Samples) -> Iterator[SpeechEvent]:
+        """Audio that has come, where somebody else takes it from its source."""
+        self.seconds += len(samples) / RATE
+        yield from self._heard(self.voice.hear(samples))
+
+    def finish(self) -> Iterator[SpeechEvent]:
+        """No more will come."""
+        yield from self._heard(self.voice.finish())
+        if self.stream is not None:
+            yield from self._told(self.stream.finish())
+            yield from map(self._as_event, self._text.end())
+
+    def close(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
 
     def _skip(self, samples: int) -> Iterator[SpeechEvent]:
         yield from self._heard(self.voice.skip(samples))

@@ -113,12 +113,11 @@ class RecurrentUnit(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.project = nn.Linear(width, 2 * width)  # W_f, then W
-        self.sigmoid: Callable[[Tensor], Tensor] = torch.sigmoid
 
     def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
         """[B, T, d] -> [B, T, d]."""
         forget, fresh = self.project(x).chunk(2, dim=-1)
-        forget = self.sigmoid(forget)
+        forget = forget.sigmoid()
         fresh = (1 - forget) * fresh
         position = view.position
         if not isinstance(cache, StateCache) or position is None:
@@ -155,7 +154,6 @@ class CrossAttention(nn.Module):
     name: ClassVar[str] = PLAIN
     carries: ClassVar[bool] = False  # whether state passes from one target position to the next
     key_vectors: ClassVar[int] = 1  # key vectors per head and source token, concatenated
-    dtype: torch.dtype | None = None  # of keys and values; None: that of the model
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

@@ -49,24 +49,11 @@ class KeyValueCache:
         shape = (rows, heads, capacity)
         self.keys = like.new_zeros(*shape, key_vectors * width)
         self.values = like.new_zeros(*shape, width)
-        self.both: Tensor | None = None
-
-    @classmethod
-    def of(cls, both: Tensor) -> KeyValueCache:
-        """A cache in one tensor, keys first: [2, rows, H, capacity, d/H]."""
-        cache = cls.__new__(cls)
-        cache.both, cache.keys, cache.values = both, both[0], both[1]
-        return cache
 
     def put(self, keys: Tensor, values: Tensor, rows: CacheRows, at: Tensor) -> None:
         """Store [R, H, T, d/H] at the positions at [R, T] of the given rows."""
         self.keys[rows.index[:, None], :, at] = keys.transpose(1, 2)
         self.values[rows.index[:, None], :, at] = values.transpose(1, 2)
-
-    def put_both(self, both: Tensor, rows: CacheRows, at: Tensor) -> None:
-        """Store keys and values [R, T, 2, H, d/H] at the positions at [R, T] of the given rows."""
-        assert self.both is not None
-        self.both[:, rows.index[:, None], :, at] = both
 
     def view(self, rows: CacheRows, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of the given rows: [R, H, length, d/H] each."""
@@ -79,11 +66,7 @@ class KeyValueCache:
 
     def reorder(self, index: Tensor) -> None:
         """Replace each row i with the former row index[i]."""
-        if self.both is not None:
-            self.both = self.both[:, index]
-            self.keys, self.values = self.both[0], self.both[1]
-        else:
-            self.keys, self.values = self.keys[index], self.values[index]
+        self.keys, self.values = self.keys[index], self.values[index]
 
     @property
     def nbytes(self) -> int:
@@ -204,18 +187,7 @@ class StateCache(KeyValueCache):
 
 
 class LayerCaches(list[KeyValueCache]):
-    """The caches of all layers; `joint` is the tensor that they are parts of, if they are.
-
-    [layers, 2, rows, H, capacity, d/H].
-    """
-
-    joint: Tensor | None = None
-
-    @classmethod
-    def of(cls, joint: Tensor) -> LayerCaches:
-        caches = cls(KeyValueCache.of(both) for both in joint)
-        caches.joint = joint
-        return caches
+    """The caches of all layers."""
 
     def erase(self, row: int) -> None:
         """Set a row of all layers to zero."""

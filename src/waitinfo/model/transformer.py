@@ -387,9 +387,7 @@ class Transformer(nn.Module):
         heads, like = self.config.heads, torch.empty(0, device=self.device, dtype=self.dtype)
         width = self.config.width // heads
         return LayerCaches(
-            KeyValueCache(
-                rows, heads, capacity, width, like.to(cross.dtype or like.dtype), cross.key_vectors
-            )
+            KeyValueCache(rows, heads, capacity, width, like, cross.key_vectors)
             for cross in self.crosses()
         )
 

@@ -1,6 +1,6 @@
 """What passes through a model's layers besides states: views, memories, reports.
 
-They hold torch's tensors, or the NumPy arrays of `model.arrays`.
+They hold torch's tensors, or the NumPy arrays of `model.integers`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import WebSocket
 
@@ -26,6 +26,9 @@ from waitinfo.streaming.asynchronous import AsyncStream
 from waitinfo.streaming.remote import EngineGone
 from waitinfo.streaming.replay import ReplayError
 from waitinfo.text.scripts import PILE
+
+if TYPE_CHECKING:
+    from waitinfo.serving.interpreting import Interpreters
 
 # Why a stream ends, and what the WebSocket is closed with.
 CODES = {
@@ -65,6 +68,7 @@ class Live:
         self._mark: int | None = None  # id of the newest text
         self._surrogates = Surrogates()
         self._progress = asyncio.Event()
+        self.listener: Interpreters | None = None  # takes what is said, too
         self._newest = self._active = self._now()
         metrics, name = hub.metrics, served.name
         self._words_in = metrics.words_in.labels(name)
@@ -115,12 +119,17 @@ class Live:
         if source.piles_marks(text):
             raise WaitinfoError(f"a letter may have {PILE} marks; the text was not taken")
         await self.stream.push(text, wait=False, at=at)
-        return self._taken(source.add(text), mark)
+        words = source.add(text)
+        if self.listener is not None:
+            self.listener.hear(source.received - len(text), text)
+        return self._taken(words, mark)
 
     async def flush(self, mark: int | None = None) -> None:
         if self.ended:
             raise WaitinfoError("this stream has been ended")
         await self.stream.flush(wait=False)
+        if self.listener is not None:
+            self.listener.flush()
         self._taken(self.transcript.source.cut(), mark)
 
     async def end(self) -> None:

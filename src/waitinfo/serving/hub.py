@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import HTTPConnection
 
@@ -36,6 +36,9 @@ from waitinfo.serving.rooms import Rooms
 from waitinfo.serving.settings import Settings
 from waitinfo.serving.tickets import Pins, Tickets, find_pin, find_ticket
 from waitinfo.systems import load_plugins
+
+if TYPE_CHECKING:
+    from waitinfo.serving.interpreting import Interpreters
 
 
 class Stopping(Protocol):
@@ -78,6 +81,8 @@ class Hub:
         self.keys.share(
             self.settings.address_streams, sum(m.translator.streams for m in models.engines)
         )
+        self.interpreters: dict[str, Interpreters] = {}  # by room
+        self.rooms.asked = self._asked
         self.tickets = Tickets(self.settings.secret, self.settings.ticket)
         self.pins = Pins()
         self.draining = False
@@ -95,8 +100,14 @@ class Hub:
         rooms = SharedRooms(settings.watchers, shared, settings.kept)
         return rooms, (rooms, Ledger(shared, self.keys.callers), shared)
 
+    def _asked(self, room: str, language: str) -> None:
+        if room in self.interpreters and not self.draining:
+            self.interpreters[room].want(language)
+
     async def stop(self) -> None:
         """The server has stopped."""
+        for room in list(self.interpreters):
+            self.interpreters[room].close()
         self.hearing.close()
         self.models.close()
         for each in self._shared:

@@ -150,6 +150,11 @@ class Models:
         if self._link is not None:
             await self._link.start()
 
+    def targets(self, source: str | None) -> tuple[str, ...]:
+        """Languages that there is a model for from this one."""
+        known = (each.languages for each in self.main if each.languages.source == source)
+        return tuple(dict.fromkeys(codes.target for codes in known if codes.target))
+
     def close(self) -> None:
         if self._link is not None:
             self._link.close()

@@ -68,6 +68,7 @@ class Seat:
 
     def __init__(self, rooms: Rooms, held: Held, claim: Claim) -> None:
         self._rooms, self._held, self._claim = rooms, held, claim
+        self.left: Callable[[float], None] = lambda kept: None  # is told so
 
     @property
     def name(self) -> str:
@@ -85,6 +86,7 @@ class Seat:
     def leave(self, kept: float) -> None:
         """Stop speaking; nobody else may speak for some seconds."""
         if self._held.speaker is self._claim.speaker:
+            self.left(kept)
             self._rooms.leave(self._held, kept)
 
 
@@ -108,13 +110,13 @@ class Rooms:
         self._limit, self.watching = watchers, 0
         self._rooms: dict[str, Held] = {}
         self._closing = False
+        self.asked: Callable[[str, str], None] = lambda room, language: None  # for a language
 
     def __len__(self) -> int:
         return len(self._rooms)
 
     async def speak(self, claim: Claim) -> Seat:
         """Take the place of the speaker; raises if somebody else has it."""
-        check_name(claim.name)
         held = self._find(claim.name)
         if held.secret is None:
             if held.former not in (None, claim.digest):  # what was said is not for the new audience
@@ -137,6 +139,19 @@ class Rooms:
         former, held.speaker, held.timer = held.speaker, claim.speaker, None
         if former is not None:
             former.stop("replaced")
+
+    def watched(self, name: str) -> bool:
+        """Whether anybody watches a room here."""
+        return name in self._rooms and bool(self._rooms[name].room.watchers)
+
+    def tell(self, name: str, problem: str) -> None:
+        """Tell those who watch here why nothing is said."""
+        if name in self._rooms:
+            self._rooms[name].room.tell(problem=problem)
+
+    async def want(self, name: str, language: str) -> None:
+        """Somebody watches a room in a language."""
+        self.asked(name, language)
 
     async def say(self, held: Held, words: list[dict[str, Any]]) -> None:
         held.room.say(words)
@@ -172,7 +187,6 @@ class Rooms:
         self, name: str, write: Callable[[Caption], bool], position: str | None = None
     ) -> Watcher:
         """Watch a room, from a position or its last words on."""
-        check_name(name)
         if self.watching >= self._limit:
             raise Refusal(503, "watchers", "too many watch already", 30.0)
         room = self._find(name).room

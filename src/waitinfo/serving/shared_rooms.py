@@ -27,11 +27,11 @@ from waitinfo.serving.rooms import (
     Occupied,
     Rooms,
     Seat,
-    check_name,
     new_life,
 )  # fmt: skip
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
 
+WANT = "want "
 WORDS = f"{PREFIX}:words:"
 REMEMBERED = 600  # seconds that a room's words outlive its speaker
 BEATS = 3  # times that a held room is confirmed while it would be kept
@@ -111,7 +111,6 @@ class SharedRooms(Rooms):
     # Speaking
 
     async def speak(self, claim: Claim) -> Seat:
-        check_name(claim.name)
         async with self._copy(claim.name) as held, held.order:
             token = secrets.token_hex(8)
             life = await self._shared.ask(lambda: self._take(claim, token))
@@ -203,7 +202,6 @@ class SharedRooms(Rooms):
     # Watching
 
     async def pin(self, name: str) -> bytes | None:
-        check_name(name)
         key = self._keys(name)[0]
         found = await self._shared.ask(lambda: self._shared.client.hget(key, "pin"))
         return bytes.fromhex(found) if found else None
@@ -211,7 +209,6 @@ class SharedRooms(Rooms):
     async def watch(
         self, name: str, write: Callable[[Caption], bool], position: str | None = None
     ) -> Watcher:
-        check_name(name)
         async with self._copy(name):
             return await super().watch(name, write, position)
 
@@ -260,6 +257,10 @@ class SharedRooms(Rooms):
             del self._rooms[name]
             self._start(self._unsubscribe(name))
 
+    async def want(self, name: str, language: str) -> None:
+        with suppress(*self._shared.away):
+            await self._shared.client.publish(self._keys(name)[1], f"{WANT}{language}")
+
     async def _subscribe(self, name: str) -> None:
         with suppress(*self._shared.away):  # else once Redis is there again
             if self._channel is not None:
@@ -294,6 +295,8 @@ class SharedRooms(Rooms):
             return
         if news["type"] == "subscribe":
             self._start(self._complete(held))
+        elif news["type"] == "message" and news["data"].startswith(WANT):
+            self.asked(held.room.name, news["data"].removeprefix(WANT))
         elif news["type"] == "message":
             if held.waiting is not None:
                 held.waiting.append(news["data"])

@@ -14,9 +14,9 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving import protocol
 from waitinfo.serving.connection import Connection, Live, Stopped
 from waitinfo.serving.hearing import Ear
+from waitinfo.serving.interpreting import Interpreters
 from waitinfo.serving.logs import log
-from waitinfo.serving.models import Served
-from waitinfo.serving.rooms import Claim, Seat
+from waitinfo.serving.rooms import Claim, Seat, check_name
 from waitinfo.serving.wire import Gone, Stalled
 
 router = APIRouter()
@@ -89,14 +89,15 @@ class StreamConnection(Connection):
         )
         if start.room is not None:
             try:
-                self.seat = await self._take_seat(start.room, start, served)
+                self.seat = await self._take_seat(start.room, start, live)
             except BaseException:
                 live.close()
                 raise
         return live
 
-    async def _take_seat(self, room: str, start: protocol.Start, served: Served) -> Seat:
-        languages = served.languages
+    async def _take_seat(self, room: str, start: protocol.Start, live: Live) -> Seat:
+        check_name(room)
+        languages = live.served.languages
         claim = Claim(
             room,
             self.client,
@@ -105,9 +106,13 @@ class StreamConnection(Connection):
             start.pin,
             languages.source,
             languages.target,
-            again=start.resume is not None,
+            self.hub.models.targets(languages.source),
+            start.resume is not None,
         )
-        return await self.hub.rooms.speak(claim)
+        seat = await self.hub.rooms.speak(claim)
+        live.listener = Interpreters.of(self.hub, claim, self.client)
+        seat.left = live.listener.leave
+        return seat
 
     async def message(self, live: Live, text: str) -> float:
         match protocol.parse(text):
@@ -148,6 +153,8 @@ class StreamConnection(Connection):
             # What the speaker has been sent, the room remembers: so the room comes first.
             if self.seat is not None and isinstance(found, protocol.Words) and found.words:
                 await self.seat.say([word.model_dump() for word in found.words])
+            if live.listener is not None and isinstance(found, protocol.Words):
+                live.listener.done(found.replay.position)
             await self.wire.send(found)
 
     async def error(self, code: str, message: str, retry: float | None, fatal: bool) -> None:

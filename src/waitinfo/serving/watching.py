@@ -15,6 +15,7 @@ from waitinfo.serving.protocol import Malformed
 from waitinfo.serving.room import Caption, Watcher
 from waitinfo.serving.rooms import check_name
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
+from waitinfo.text.languages import CODE
 
 router = APIRouter()
 PING, PING_SECONDS = b"\x89\x00", 25.0
@@ -28,8 +29,9 @@ async def watch(socket: WebSocket) -> None:
         check_name(name)
         await hub.admit_watcher(socket, name)
         watching = Watching(socket, hub)
+        watching.name, watching.language = name, find_language(socket)
         watching.watcher = await hub.rooms.watch(
-            name, watching.write, socket.query_params.get("after")
+            watching.place, watching.write, socket.query_params.get("after")
         )
     except Refusal as refusal:
         hub.refuse(refusal)
@@ -56,10 +58,20 @@ async def access(request: Request) -> None:
         await hub.admit_watcher(request, room)
 
 
+def find_language(socket: WebSocket) -> str | None:
+    """The language that a room is followed in."""
+    found = socket.query_params.get("language")
+    if found is not None and not CODE.fullmatch(found):
+        raise WaitinfoError("language: give a code such as fr")
+    return found
+
+
 class Watching:
     """A connection of one who watches."""
 
     watcher: Watcher
+    name: str  # of the room
+    language: str | None  # if it is not the room's own
 
     def __init__(self, socket: WebSocket, hub: Hub) -> None:
         self.hub, self._socket = hub, socket
@@ -68,6 +80,10 @@ class Watching:
 
     def write(self, caption: Caption) -> bool:
         return self._accepted and self.wire.write(caption.frame)
+
+    @property
+    def place(self) -> str:
+        return self.name if self.language is None else f"{self.name}/{self.language}"
 
     async def run(self) -> None:
         try:
@@ -88,6 +104,8 @@ class Watching:
         """A ping that is not acknowledged shows that the watcher has gone; proxies see life."""
         done: set[asyncio.Task[None]] = set()
         while not done:
+            if self.language is not None:
+                await self.hub.rooms.want(self.name, self.language)
             done, _ = await asyncio.wait(
                 tasks, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )

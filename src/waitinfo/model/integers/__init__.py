@@ -1,5 +1,7 @@
-"""Models computed with 8-bit integers.
+"""Models computed with 8-bit integers, in NumPy and compiled code: no torch.
 
 `packing` stores weights as integers, `matrix` multiplies them, `exact` is the attention between the
-products, and `conversion` makes a Transformer of them.
+products and `crosses` that of single systems, `conversion` makes the parts of weights, and `model`
+runs them. With torch, `measuring` looks at a model that is packed, and `tensors` lends a model to
+code that computes with tensors.
 """

@@ -11,6 +11,8 @@ const room = decodeURIComponent(location.pathname.split("/").at(-1));
 const text = new Transcript($("words"), { jump: $("jump"), aloud: $("aloud") });
 let watched = null;
 let about = { languages: [] };
+let wanted = new URLSearchParams(location.search).get("language");
+let followed = null;          // the language of the stream, if it is not the room's own
 
 function state(said, bad = false) {
   $("state").textContent = said;
@@ -18,8 +20,10 @@ function state(said, bad = false) {
 }
 
 function known(found) {
-  about = found;
-  const target = $("language").value || about.target;
+  if (found.languages.length) about = { ...found, own: followed ? about.own : found.target };
+  Object.assign(about, { speaking: found.speaking, problem: found.problem });
+  if (wanted && wanted !== (followed ?? about.own) && about.languages.includes(wanted)) { follow(wanted); return; }
+  const target = followed ?? about.own;
   if (target) $("words").lang = target;
   const choices = about.languages.length > 1 ? about.languages : [];
   $("follow").hidden = !choices.length;
@@ -42,11 +46,16 @@ function changed(name, refused) {
   if (name === "lost") state("The connection is lost. Trying again …", true);
 }
 
-function watch(wanted) {
+function follow(code) {
+  followed = code === about.own ? null : code;
+  watch();
+}
+
+function watch() {
   const pin = watched?.pin ?? "";
   watched?.close();
   text.clear();
-  watched = new Watched({ room, after: RECENT, ...(wanted && { language: wanted }) }, {
+  watched = new Watched({ room, after: RECENT, ...(followed && { language: followed }) }, {
     words: (words, fresh) => {
       if (fresh) text.part();
       text.add(words);
@@ -58,11 +67,11 @@ function watch(wanted) {
 }
 
 $("language").addEventListener("change", () => {
-  const wanted = $("language").value;
+  wanted = $("language").value;
   const url = new URL(location.href);
   url.searchParams.set("language", wanted);
   history.replaceState(null, "", url);
-  watch(wanted);
+  follow(wanted);
 });
 
 $("ask").addEventListener("submit", (event) => {
@@ -117,7 +126,7 @@ const chosen = recall("dark");
 paint(chosen === null ? matchMedia("(prefers-color-scheme: dark)").matches : chosen === "true");
 if (/^[\p{L}\p{N}_.-]{1,64}$/u.test(room)) {
   document.title = `${room}: live translation`;
-  watch(new URLSearchParams(location.search).get("language"));
+  watch();
 } else {
   state("This is not the name of a room. Names have up to 64 letters, digits, dots, hyphens or underscores.", true);
 }
