@@ -13,9 +13,13 @@ from tests.many_languages import saved
 from waitinfo import load
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
+from waitinfo.importing.exporting import export_for_hub
 from waitinfo.importing.models import read_published
 from waitinfo.importing.sources import find_source, is_published
+from waitinfo.streaming.lag import Dials
 from waitinfo.text.languages import Languages
+from waitinfo.trained.folder import fingerprint
+from waitinfo.trained.saving import load_model
 
 
 @pytest.fixture
@@ -142,3 +146,36 @@ def test_refusals_say_why(tmp_path: Path, kind: str, reason: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(WaitinfoError, match=rf"of type {kind} \({reason}\)"):
         read_published(tmp_path)
+
+
+def test_a_folder_for_the_hub_comes_back_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    (tmp_path / "some").mkdir()
+    out = tmp_path / "some" / "mine"
+    with pytest.raises(SystemExit) as stop:
+        main(["models", "de-en", "--export", "hub", "--out", str(out)])
+    assert not stop.value.code and "hf upload OWNER/mine" in capsys.readouterr().err
+    for path, folder in (("de-en", out), (tmp_path / "plain", tmp_path / "some" / "plain")):
+        if path != "de-en":  # a folder without a card
+            shutil.copytree(find_source("de-en"), path)
+            (path / "README.md").unlink()
+            export_for_hub(path, folder)
+        card = hub.ModelCard.load(folder / "README.md")
+        facts = card.data.to_dict()
+        assert (facts["language"], facts["library_name"]) == (["de", "en"], "waitinfo")
+        assert facts["pipeline_tag"] == "translation" and "wait-info" in facts["tags"]
+        assert card.text.strip().startswith("# ")
+    Hub(tmp_path).install(monkeypatch)
+    found = find_source("some/mine")
+    assert fingerprint(found) == fingerprint(find_source("de-en"))
+    assert Dials(found, load_model(found).system).calibration.lags
+    for arguments, message in (
+        (["de-en", "--export", "onnx", "--out", str(out)], "hub"),
+        (["de-en", "--export", "hub"], "give a model and --out"),
+        (["de-en", "--export", "hub", "--out", str(out)], "exists already"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["models", *arguments])
+        assert stop.value.code == 2 and message in capsys.readouterr().err

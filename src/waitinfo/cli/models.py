@@ -32,6 +32,9 @@ class ModelsArguments(PluginOptions):
         str | None, typer.Option("--from", help="Source language, if the model does not say it.")
     ] = None
     target_language: Annotated[str | None, typer.Option("--to", help="Target language.")] = None
+    export: Annotated[
+        str | None, typer.Option(help="Write the model NAME for others: hub (with a card) …")
+    ] = None
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
     dtype: Annotated[
         str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
@@ -49,6 +52,8 @@ def models(options: ModelsArguments) -> None:
 
         waitinfo models --pack run --out my-model --dtype int8
 
+        waitinfo models run --export hub --out my-model
+
         waitinfo models --import translate-zh_en-1_9.argosmodel --out zh-en
     """
     if options.pack is not None and options.published is not None:
@@ -58,8 +63,10 @@ def models(options: ModelsArguments) -> None:
     elif options.pack is not None:
         options.load_plugins()
         _pack(options.pack, options.out, options.dtype)
+    elif options.export is not None:
+        _export(options)
     elif options.out is not None:
-        raise WaitinfoError("--out: only with --pack or --import")
+        raise WaitinfoError("--out: only with --pack, --import or --export")
     elif options.name is not None:
         _show(options.name)
     else:
@@ -121,6 +128,19 @@ def _import(options: ModelsArguments) -> None:
         import_model(source, out, options.dtype, languages=languages, progress=progress)
     size = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     note(f"{out}: {size / 1e6:.1f} MB of weights; it translates by {SYSTEM}, see --system")
+
+
+def _export(options: ModelsArguments) -> None:
+    from waitinfo.cli.notes import note
+    from waitinfo.importing.exporting import FORMATS, export_for_hub
+    from waitinfo.importing.sources import find_source
+
+    if options.export not in FORMATS:
+        raise unknown("--export", str(options.export), FORMATS)
+    if options.name is None or options.out is None:
+        raise WaitinfoError("--export: give a model and --out, the folder to write")
+    export_for_hub(find_source(options.name), options.out)
+    note(f"{options.out}: upload it with: hf upload OWNER/{options.out.name} {options.out}")
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:

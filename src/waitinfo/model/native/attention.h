@@ -57,8 +57,9 @@ static inline void NAME(store)(const Cache *cache, size_t head, int at, int widt
 
 /* softmax of x in whole multiples of 1/2048; x is overwritten, and filled up to whole blocks of keys.
  *
+ * `next` are values that are needed soon: the first half of them is asked for here, the rest by MIX.
  * Returns 0 if it is not a number. */
-static int NAME(softmax)(float *x, int length, int16_t *out) {
+static int NAME(softmax)(float *x, int length, int16_t *out, const int16_t *next, int width) {
     float most[KEYS];
     double sums[8] = {0};
     int end = (length + KEYS - 1) / KEYS * KEYS;
@@ -69,7 +70,10 @@ static int NAME(softmax)(float *x, int length, int16_t *out) {
     for (int half = KEYS / 2; half; half /= 2)
         for (int l = 0; l < half; l++) most[l] = most[l + half] > most[l] ? most[l + half] : most[l];
     float largest = most[0];
-    for (int j = 0; j < end; j++) x[j] = (float)NAME(exponential)((double)(x[j] - largest));
+    for (int j = 0; j < end; j += KEYS) {
+        for (int l = j; l < j + KEYS; l++) x[l] = (float)NAME(exponential)((double)(x[l] - largest));
+        for (int i = 0; i < KEYS * width / 2; i += 32, next += 32) __builtin_prefetch(next);
+    }
     for (int j = 0; j < end; j += 8)
         for (int l = 0; l < 8; l++) sums[l] += x[j + l];
     for (int half = 4; half; half /= 2)
@@ -110,12 +114,13 @@ static void NAME(attend)(const float *q, const Cache *cache, size_t head, size_t
     if (bias)
         for (int j = 0; j < length; j++) weights[j] += bias[j];
     if (own != 0) weights[length - 1] += own; /* also if it is not a number */
-    if (!NAME(softmax)(weights, length, s->shares)) { /* what is made of it must not be one either */
+    const int16_t *later = NAME(values_of)(cache, next, width);
+    /* What is made of what is not a number must not be one either. */
+    if (!NAME(softmax)(weights, length, s->shares, later, width)) {
         for (int c = 0; c < width; c++) out[c] = NAN;
         return;
     }
-    MIX(s->shares, NAME(values_of)(cache, head, width), length, width,
-        NAME(values_of)(cache, next, width), sums);
+    MIX(s->shares, NAME(values_of)(cache, head, width), length, width, later, sums);
     for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
 }
 

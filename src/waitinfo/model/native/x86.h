@@ -277,7 +277,7 @@ static void mix_avx512(const int16_t *weights, const int16_t *values, int length
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) {
                 acc[i] = _mm512_dpwssd_epi32(acc[i], w, _mm512_loadu_si512(values + at + 32 * i));
-                __builtin_prefetch(next + at + 32 * i);
+                if (2 * j >= length) __builtin_prefetch(next + at + 32 * i);
             }
         }
         for (int i = 0; i < 4; i++) _mm512_storeu_si512(sums + c + 16 * i, acc[i]);
