@@ -254,10 +254,10 @@ def _kind(device: str) -> str:
 def _best_device() -> str:
     """A GPU if there is one, else the CPU. torch, which takes long to import, is asked last."""
     drivers = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and within Windows
-    if sys.platform == "linux" and not any(Path(driver).exists() for driver in drivers):
-        if "torch" not in sys.modules:
-            return "cpu"
-    elif find_spec("torch") is None:
+    none = sys.platform == "darwin" or (
+        sys.platform == "linux" and not any(Path(driver).exists() for driver in drivers)
+    )
+    if "torch" not in sys.modules and (none or find_spec("torch") is None):
         return "cpu"
     import torch
 
