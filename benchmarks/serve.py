@@ -217,10 +217,13 @@ def start_server(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "waitinfo", "serve", "--port", str(port), "--compare", "0",
-               "--streams", str(streams), "--device", options.device, "--dtype", options.dtype,
-               "--threads", str(options.threads), "--log-level", "error", *more]  # fmt: skip
+               "--model", "de-en", "--streams", str(streams), "--device", options.device,
+               "--dtype", options.dtype, "--threads", str(options.threads), "--log-level", "error",
+               *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(2400):
+        if process.poll() is not None:
+            break
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return process, port

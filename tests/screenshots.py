@@ -9,6 +9,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.serving import CHROMIUM, SLOW, running
+from waitinfo.serving.hearing import Hearing
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import load_models
@@ -74,7 +75,8 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     metrics = Metrics()
-    hub = Hub(load_models([], metrics, streams=4, device="cpu", compare=2), metrics=metrics)
+    models = load_models([], metrics, streams=4, device="cpu", compare=2)
+    hub = Hub(models, metrics=metrics, hearing=Hearing(metrics, "whisper-base", 4))
     with running(hub) as server, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         wide = {"viewport": {"width": 1180, "height": 800}}

@@ -266,6 +266,8 @@ WORDS = "Guten Morgen, meine Damen und Herren. Ich muss mit meiner Mutter sprech
 
 def test_who_dies_is_started_again_and_clients_continue(server: Served) -> None:
     found = []
+    environment = Path(f"/proc/{server.ids['engine']}/environ").read_bytes()
+    assert b"OPENBLAS_NUM_THREADS=1" in environment  # NumPy's threads spin while they wait
     with Client(server.url).stream(k=3, history=None) as stream:
         for number, word in enumerate(WORDS):
             found += stream.push(word)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.serving import (
 )  # fmt: skip
 from tests.streams import WORDS, record, some_text
 from waitinfo import Event
+from waitinfo.streaming.channel import Rounds
 
 TEXT = some_text(random.Random(11), 40)
 
@@ -237,3 +240,35 @@ class Replaying:
         self.text = self.text[replay["position"] - self.at :]
         self.at = replay["position"]
         self.resume = {**replay, "path": path}
+
+
+def test_marks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no length, so that a limit of characters does not count them."""
+    with running(toy_hub(pieces=20)) as server, server.connect() as socket:
+        start(socket, k=2)
+        going = threading.Event()
+        going.set()
+        run = Rounds.run
+
+        def when_going(rounds: Rounds) -> int:
+            going.wait(600)
+            return run(rounds)
+
+        monkeypatch.setattr(Rounds, "run", when_going)
+        send(socket, "text", text="ba be ", id=1)
+        until(socket, "idle")
+        going.clear()
+        send(socket, "text", text="bi bo ")
+        for _ in range(200):
+            send(socket, "flush")
+            send(socket, "text", text="")
+        (live,) = (connection.live for connection in server.hub._connections)
+        channel, before = live.stream._channel, 0
+        wait_for(lambda: len(channel.inbox) > 10)
+        while len(channel.inbox) != before:  # until it reads no more
+            before = len(channel.inbox)
+            time.sleep(0.2)
+        assert before <= 22
+        going.set()
+        send(socket, "end")
+        assert until(socket, "ended")[-1]["reason"] == "end"

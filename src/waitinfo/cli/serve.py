@@ -129,6 +129,8 @@ def serve(options: ServeArguments) -> None:
 
         waitinfo serve --host 0.0.0.0 --keys keys.toml --origins https://example.org
 
+        waitinfo serve --rooms redis://10.0.0.5:6379/0 --secret secret.bin
+
         waitinfo serve --ray --replicas 1-8 --streams 64 --host 0.0.0.0 --keys keys.toml
     """
     _check(options)

@@ -28,6 +28,9 @@ from waitinfo.serving.logs import log
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
 
+# Threads of NumPy's products spin while they wait: beside other busy processes each then takes a
+# hundred times as long, and a round seconds. Compiled code and torch have threads of their own.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
 STEADY = 60.0  # seconds after which a process that dies is started again at once
 PAUSES = 0.2, 30.0  # seconds before it is, the second time; and at most
 GRACE = 20.0  # seconds that a front may take beyond those for its streams
@@ -73,7 +76,9 @@ class Child:
         descriptors.append(task.pipe if task.role == "engine" else task.listening)
         command = [sys.executable, "-m", "waitinfo.serving.child", str(theirs.fileno())]
         places = [str(Path(__file__).resolve().parents[2]), *sys.path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        environment = {
+            **ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))
+        }  # fmt: skip
         self.process = subprocess.Popen(
             command, pass_fds=descriptors, env=environment, stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the supervisor
