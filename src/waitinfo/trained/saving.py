@@ -47,7 +47,7 @@ class LoadedModel:
     vocabulary: Vocabulary
     folder: Path
     languages: Languages = UNKNOWN
-    language_tokens: dict[str, int] = field(default_factory=dict, hash=False)  # of a model of many languages
+    language_tokens: dict[str, int] = field(default_factory=dict, hash=False)  # of many languages
 
     def __post_init__(self) -> None:
         self.system.prepare(self.vocabulary)
