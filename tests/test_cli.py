@@ -225,7 +225,7 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         (["translate", "--k", "x", "text"], "invalid value for '--k'"),
         (["translate", "--k"], "requires an argument (see waitinfo translate --help)"),
         (["evaluate", "--bogus", "1"], "no such option: --bogus"),
-        (["evaluate"], "missing option '--source' (see waitinfo evaluate --help)"),
+        (["evaluate"], "--source and --reference: give both, or --audio MANIFEST"),
         (["speak"], "no such command 'speak' (see waitinfo --help)"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.oracle import uncached_decodes
 from waitinfo.cli.app import main
+from waitinfo.model.integers.tensors import in_torch
 from waitinfo.streaming.translator import Translator, load
 from waitinfo.trained.folder import DEFAULT, BundledModel, bundled_models, find_model, read_config
 from waitinfo.trained.saving import load_model
@@ -108,7 +109,7 @@ def test_streams_write_what_a_decoder_without_caches_writes(
     loaded = load_model(find_model(name), "cpu", "auto")
     source, target = loaded.vocabulary.source, loaded.vocabulary.target
     tokens = [source.encode(text) for text in PAIRS[name]]
-    expected = uncached_decodes(loaded.model, loaded.system, tokens, [k] * len(tokens))
+    expected = uncached_decodes(in_torch(loaded.model), loaded.system, tokens, [k] * len(tokens))
     for text, (written, _) in zip(PAIRS[name], expected, strict=True):
         shown: list[str] = []
         stream = translator.stream(k)

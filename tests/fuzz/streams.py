@@ -41,9 +41,9 @@ def replay(data: bytes) -> None:
         with server().stream(2, raw=True, history=0, replay=replay_of(resume)) as stream:
             transcript = Transcript(server().vocabulary.target, resume)
             transcript.source.add(TEXT)
-            events = stream.push(TEXT) + stream.finish()
-            for event in events:
-                if (found := transcript.take([event], trace=True)) is not None:
+            # As a server does: what a round has done is taken at once.
+            for events in (stream.push(TEXT), stream.finish()):
+                if (found := transcript.take(events, trace=True)) is not None:
                     found.model_dump_json()
     except (WaitinfoError, ValueError, RecursionError):
         """Refused, before anything was promised."""

@@ -135,11 +135,11 @@ def evaluate(options: EvaluateArguments) -> None:
     if options.audio is not None or options.calibrate:
         (_calibrate if options.audio is None else evaluate_audio)(options)
         return
+    test = _test_set(options)
     if options.out is None:
         raise WaitinfoError("--out: give a folder or a .jsonl file for the points")
     conditions = _conditions(options)
     output = Output.at(options.out, options.save_text, options.overwrite)
-    test = _test_set(options)
     if any(condition.documents for condition in conditions):
         test.check_words("--documents: latency")
     _check_names(options)
