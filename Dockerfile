@@ -2,7 +2,10 @@
 #
 #     docker build --tag waitinfo .
 #     docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
-#         --publish 8000:8000 waitinfo
+#         --publish 127.0.0.1:8000:8000 waitinfo --open
+#
+# Others are let in with keys instead of --open; see docs/deploying.md. To hear voices, install
+# '.[serve,listen]' below and give a folder with a recogniser.
 FROM python:3.12-slim AS build
 WORKDIR /source
 # hadolint ignore=DL3008

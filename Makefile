@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Stamps: what is installed for the command line, for the server, and for everything.
+# Stamps: what is installed for the command line, for the server with its ears, and for everything.
 CLI    := $(VENV)/.cli
 SERVER := $(VENV)/.server
 READY  := $(VENV)/.ready
@@ -23,7 +23,7 @@ $(CLI): $(SETUP) | $(BIN)/python
 	@touch $(CLI)
 
 $(SERVER): $(SETUP) | $(BIN)/python
-	$(PIP) -e '.[serve]'
+	$(PIP) -e '.[serve,listen]'
 	@touch $(CLI) $(SERVER)
 
 # torch first and by its exact version: the CPU build is a tenth of the size of the others.
