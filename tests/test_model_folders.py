@@ -149,7 +149,7 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--pack", "nowhere", "--out", str(tmp_path / "n")], "nowhere: no such model"),
         (["--pack", str(folder), "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
         (["--pack", "de-en", "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
-        (["--out", "x"], "only with --pack or --import"),
+        (["--out", "x"], "only with --pack, --import or --export"),
         (["xx-yy"], "unknown model 'xx-yy'"),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -87,7 +87,7 @@ def abandoned_requests_go_on(patch: Patch) -> None:
     async def whether_wanted_or_not(_: Any, work: Any) -> Any:
         return await work
 
-    patch.setattr(rest, "_while_wanted", whether_wanted_or_not)
+    patch.setattr(rest, "while_wanted", whether_wanted_or_not)
 
 
 def silence_keeps_others_out(patch: Patch) -> None:

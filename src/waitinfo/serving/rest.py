@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.html import UNIT, Anchor, Document
+from waitinfo.serving.http import LINGER
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import Malformed, explain, parse_json
@@ -265,6 +266,16 @@ def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> As
         raise Malformed("the body cannot be read; send UTF-8") from None
 
 
+async def _take_the_rest(request: Request, most: int) -> None:
+    """Read what a refused client still sends, within bounds, so that it reads the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            async for part in request.stream():
+                most -= len(part)
+                if most < 0:
+                    return
+
+
 @asynccontextmanager
 async def read_body(request: Request, hub: Hub, largest: int) -> AsyncIterator[bytes]:
     """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
@@ -272,6 +283,7 @@ async def read_body(request: Request, hub: Hub, largest: int) -> AsyncIterator[b
     with ExitStack() as stack:
         try:
             if int(request.headers.get("content-length", "0")) > largest:
+                await _take_the_rest(request, 4 * largest)
                 raise Refusal(413, "size", f"a request may have {largest:,} bytes")
             async for part in request.stream():
                 if len(body) <= SMALL < len(body) + len(part):

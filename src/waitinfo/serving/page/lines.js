@@ -131,7 +131,20 @@ export class Lines {
     parts.forEach((part) => this.put(part));
   }
 
+  // How many letters of a text have room in a line of their own: at least one.
+  room(letters) {
+    let count = letters.length;
+    while (count > 1 && !this.fits(letters.slice(0, count).join(""))) count -= 1;
+    return count;
+  }
+
   put({ space, text }) {
+    const letters = [...text], room = this.room(letters);
+    if (room < letters.length) {
+      this.put({ space, text: letters.slice(0, room).join("") });
+      this.put({ space: "", text: letters.slice(room).join("") });
+      return;
+    }
     const line = this.lines.at(-1);
     const last = line.split(" ").at(-1);
     const full = width(line + space + text) > WIDTH || !this.fits(line + space + text);
