@@ -246,11 +246,13 @@ def test_marks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have no length, so that a limit of characters does not count them."""
     with running(toy_hub(pieces=20)) as server, server.connect() as socket:
         start(socket, k=2)
-        going = threading.Event()
+        going, held = threading.Event(), threading.Event()
         going.set()
         run = Rounds.run
 
         def when_going(rounds: Rounds) -> int:
+            if not going.is_set():
+                held.set()
             going.wait(600)
             return run(rounds)
 
@@ -259,11 +261,13 @@ def test_marks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         until(socket, "idle")
         going.clear()
         send(socket, "text", text="bi bo ")
+        assert held.wait(600)  # from here on nothing that is sent is worked off
         for _ in range(200):
             send(socket, "flush")
             send(socket, "text", text="")
         (live,) = (connection.live for connection in server.hub._connections)
-        channel, before = live.stream._channel, -1
+        channel, before = live.stream._channel, 0
+        wait_for(lambda: len(channel.inbox) >= 20)
         while len(channel.inbox) != before:  # until it reads no more
             before = len(channel.inbox)
             time.sleep(0.2)
