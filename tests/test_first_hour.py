@@ -19,11 +19,18 @@ from waitinfo.evaluation.quality import bleu
 from waitinfo.model import SIZES
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.training import train
-from waitinfo.training.advice import advice, shortcoming
 from waitinfo.training.config import RunConfig
-from waitinfo.training.defaults import Circumstances, Speed, choose_settings
+from waitinfo.training.defaults import (
+    CANDIDATES,
+    Circumstances,
+    Speed,
+    choose_settings,
+    choose_size,
+    expected_loss,
+    layer_parameters,
+)
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.shape import CANDIDATES, choose_size, expected_loss, layer_parameters
+from waitinfo.training.run import advice, shortcoming
 from waitinfo.training.validation import Validator
 
 ROOT = Path(__file__).resolve().parents[1]

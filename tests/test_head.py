@@ -16,8 +16,7 @@ from tests.training_runs import values
 from waitinfo.errors import WaitinfoError
 from waitinfo.progress import Silent
 from waitinfo.systems import build_system
-from waitinfo.systems.head import Head
-from waitinfo.systems.veto import NUMBERS, Veto
+from waitinfo.systems.veto import NUMBERS, Head, Veto
 from waitinfo.text.special import BOS, EOS
 from waitinfo.trained.saving import checksum, load_model, save_model
 from waitinfo.training import train

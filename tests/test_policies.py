@@ -20,8 +20,8 @@ from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.recorded import recordable
 from waitinfo.systems import PolicyState, System, build_system
 from waitinfo.systems.gma import GMA
-from waitinfo.systems.head import Head
-from waitinfo.systems.punctuation import is_mark
+from waitinfo.systems.policy import is_mark
+from waitinfo.systems.veto import Head
 from waitinfo.text.special import BOS, EOS, PAD
 
 pytestmark = pytest.mark.usefixtures("loops_are_not_cut")

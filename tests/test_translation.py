@@ -30,8 +30,7 @@ from waitinfo.translation import decoding
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.decoding import Budget, SentenceDecoder, TranslationOptions
 from waitinfo.translation.lines import translations
-from waitinfo.translation.sampling import Sampler, combine, mix, sentence_keys, uniform
-from waitinfo.translation.search import GreedySearch
+from waitinfo.translation.search import GreedySearch, Sampler, combine, mix, sentence_keys, uniform
 from waitinfo.translation.sentences import SentenceCutter
 
 PIECES = ["ba", "be.", "bi!", "dr.", "3.", "du?)", "…", "\t", " ", "x" * 9, "ü", "\u2581", "…”"]

@@ -113,7 +113,7 @@ def analyse(options: AnalyseArguments) -> None:
     from waitinfo.analysis.analyses import analyse as make
     from waitinfo.analysis.study import Study
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.cli.tables import summary_table
     from waitinfo.evaluation.curves import LATENCIES, check_axis
     from waitinfo.evaluation.plot import pyplot

@@ -79,7 +79,7 @@ def compare(options: CompareArguments) -> None:
         waitinfo compare results --published 'de-en base' --out curves.png
     """
     from waitinfo.cli import tables
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.evaluation.curves import (
         LATENCIES,
         check_axis,
@@ -118,7 +118,7 @@ def compare(options: CompareArguments) -> None:
 
 def _curves(points: list[Point], x: str, y: str) -> list[Curve]:
     """The curves of points, with notes on what is missing or uneven."""
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.evaluation.curves import make_curves
 
     curves = make_curves(points, x, y)

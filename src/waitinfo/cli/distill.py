@@ -163,7 +163,7 @@ def _translation(options: DistillArguments, teacher: LoadedModel) -> Translation
 
 
 def _show(out: Path, report: DistilledPairs | None) -> None:
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
 
     if report is None:
         note(f"{out} is complete")

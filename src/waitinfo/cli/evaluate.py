@@ -126,7 +126,7 @@ def evaluate(options: EvaluateArguments) -> None:
     """
     from waitinfo.cli import tables
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.cli.speech import evaluate_audio
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.quality import COMET_MODEL, check_installed, load_comet
@@ -271,7 +271,7 @@ def _decodings(options: EvaluateArguments, loaded: LoadedModel) -> list[Decoding
 def _calibrate(options: EvaluateArguments) -> None:
     """Measure the lag of dial values and store it in the model folder."""
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.cli.tables import calibration_table
     from waitinfo.evaluation.calibrate import calibrate, default_dials
     from waitinfo.evaluation.evaluate import Decoding, Evaluation

@@ -136,7 +136,7 @@ def _source(options: ListenArguments) -> Source:
 
 def _follow(listener: Listener, every: float, show: str, captions: CaptionFile | None) -> None:
     """Show the events as they come, to the end."""
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.cli.views import SPEECH_VIEWS
     from waitinfo.listening.captions import Sentence
 

@@ -77,7 +77,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.trained.folder import DEFAULT, bundled_models
 
     models = bundled_models()
@@ -97,7 +97,7 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.trained.folder import bundled_models
 
     models = bundled_models()
@@ -113,7 +113,7 @@ def _show(name: str) -> None:
 
 def _import(options: ModelsArguments) -> None:
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.importing.models import SYSTEM, import_model
     from waitinfo.importing.sources import HUB_NAME, fetch
     from waitinfo.text.languages import Languages
@@ -131,7 +131,7 @@ def _import(options: ModelsArguments) -> None:
 
 
 def _export(options: ModelsArguments) -> None:
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.importing.exporting import FORMATS, export_for_hub
     from waitinfo.importing.sources import find_source
 
@@ -144,7 +144,7 @@ def _export(options: ModelsArguments) -> None:
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.importing.sources import find_source
     from waitinfo.model.integers.measuring import measure_inputs
     from waitinfo.trained.calibration import FILE as CALIBRATION

@@ -6,6 +6,7 @@ inherits: an option added to `DecodingOptions` is an option of every verb that d
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -217,3 +218,7 @@ def listed(names: Iterable[str]) -> str:
     """`a, b or c`."""
     *others, last = names
     return f"{', '.join(others)} or {last}"
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -181,7 +181,7 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 def _summarise(manifest: dict[str, Any], out: Path) -> None:
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
 
     train, dev = manifest["splits"]["train"], manifest["splits"]["dev"]
     vocabulary = manifest["vocabulary"]

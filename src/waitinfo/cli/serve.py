@@ -143,7 +143,7 @@ def serve(options: ServeArguments) -> None:
         raise WaitinfoError(
             f"the server needs {error.name}: pip install 'waitinfo[serve]'"
         ) from None
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.config import system_options
     from waitinfo.trained.folder import bundled_models, find_model
 
@@ -201,7 +201,7 @@ def _run_on_a_cluster(options: ServeArguments, plan: Plan) -> None:
         import ray.serve  # noqa: F401
     except ImportError:
         raise WaitinfoError("--ray needs Ray Serve: pip install 'waitinfo[ray]'") from None
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.serving import cluster
 
     scale = cluster.Scale.parse(options.replicas, cpus=max(1, options.threads))

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def evaluate_audio(options: EvaluateArguments) -> None:
     """Score recordings, from speech to translation; one folder for each dial value."""
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
-    from waitinfo.cli.options import numbers
+    from waitinfo.cli.options import note, numbers
     from waitinfo.evaluation.quality import check_installed
     from waitinfo.evaluation.speech import hear, read_manifest, score, write_results
     from waitinfo.listening.loading import load_recogniser

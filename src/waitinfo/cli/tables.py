@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from waitinfo.cli.console import print_table, progress_bar
-from waitinfo.cli.notes import note
+from waitinfo.cli.options import note
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, closest, difference, value
 from waitinfo.evaluation.latency import METRICS, PROFILES, TIMED, Profile

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from waitinfo.cli.notes import note
+from waitinfo.cli.options import note
 from waitinfo.cli.views import VIEWS, LiveCaption, View, translation
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event

@@ -123,7 +123,7 @@ def translate(options: TranslateArguments) -> None:
 def _here(options: TranslateArguments, segmentation: Segmentation) -> None:
     """Translate in this process."""
     from waitinfo.cli import terminal
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.cli.views import VIEWS
     from waitinfo.streaming.translator import Translator
     from waitinfo.text.identification import LanguageWarning, LanguageWatch
@@ -243,7 +243,7 @@ def _lines(options: TranslateArguments) -> Iterator[str] | None:
 def _file(options: TranslateArguments, out: Path) -> None:
     """Translate a file of any length; of several processes, the first one talks."""
     from waitinfo.cli.console import progress_bar
-    from waitinfo.cli.notes import note
+    from waitinfo.cli.options import note
     from waitinfo.progress import Silent
     from waitinfo.translation.decoding import TranslationOptions
     from waitinfo.translation.file_translation import check_files, translate_file

@@ -96,10 +96,10 @@ SYSTEMS = Registry(
         "gsimt": ".gsimt:GSiMT",
         "wait-info": ".wait_info:WaitInfo",
         "veto": ".veto:Veto",
-        "local-agreement": ".local_agreement:LocalAgreement",
-        "alignatt": ".alignatt:AlignAtt",
-        "confidence": ".confidence:Confidence",
-        "punctuation": ".punctuation:Punctuation",
+        "local-agreement": ".policy:LocalAgreement",
+        "alignatt": ".policy:AlignAtt",
+        "confidence": ".policy:Confidence",
+        "punctuation": ".policy:Punctuation",
     }
 )
 

@@ -16,13 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
 from waitinfo.systems.base import System
-from waitinfo.systems.head import Array, Head
-from waitinfo.systems.interface import Dial, PolicyState, Step, for_arrays, two_largest
+from waitinfo.systems.interface import (
+    Dial,
+    PolicyState,
+    Step,
+    columns,
+    exact,
+    for_arrays,
+    like,
+    sigmoid,
+    two_largest,
+)
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
 
 if TYPE_CHECKING:
@@ -32,6 +44,56 @@ if TYPE_CHECKING:
 
 CRITERIA = ("auto", "head", "agreement")
 NUMBERS = 10  # that the head sees beside the state, see `Veto.numbers`
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The network that judges the risk, with one hidden layer.
+
+    sigmoid(out · relu(states · from_states + numbers · from_numbers + bias) + out_bias), in float64:
+    rows computed together or alone then decide alike. Inputs are standardised in training; the
+    first layer contains that already.
+    """
+
+    from_states: Array  # [d, H]
+    from_numbers: Array  # [N, H]
+    bias: Array  # [H]
+    out: Array  # [H]
+    out_bias: Array  # [1]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Array], width: int, numbers: int) -> Head:
+        """From the tensors of a folder, for states of this width and so many numbers."""
+        units = len(tensors["bias"]) if "bias" in tensors else 0
+        shapes = {
+            "from_states": (width, units),
+            "from_numbers": (numbers, units),
+            "bias": (units,),
+            "out": (units,),
+            "out_bias": (1,),
+        }
+        for name, shape in shapes.items():
+            if name not in tensors or tensors[name].shape != shape or not units:
+                found = tensors[name].shape if name in tensors else "missing"
+                raise WaitinfoError(f"head.{name}: is {found}, not {shape}; train the head again")
+        return cls(**{name: tensors[name].astype(np.float64) for name in shapes})
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """What `of` takes, as it is stored: matrices in half precision, vectors in single."""
+        return {
+            name: value.astype(np.float16 if value.ndim > 1 else np.float32)
+            for name, value in vars(self).items()
+        }
+
+    def __call__(self, states: Tensor, numbers: list[Tensor]) -> Tensor:
+        """[B] from states [B, d] and numbers [B] each, all of one kind."""
+        states, rows = exact(states), columns(numbers)
+        hidden = states @ like(self.from_states, states) + rows @ like(self.from_numbers, states)
+        hidden = hidden + like(self.bias, states)
+        hidden = hidden * (hidden > 0)
+        return sigmoid(hidden @ like(self.out, states) + like(self.out_bias, states))
 
 
 @dataclass(frozen=True)

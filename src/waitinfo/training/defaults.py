@@ -7,6 +7,7 @@ shorter warm-up, shorter stages and more frequent validations. Nothing that was 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from waitinfo.model.config import SIZES
 from waitinfo.systems import System
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.batches import UpdateBatches, make_batch, plan_epoch
@@ -35,6 +37,11 @@ FEWEST_UPDATES = 3000  # of a run without limits
 TIMED_UPDATES = 1000  # of a timed run at least, where batches of SMALLEST_BATCH allow it
 AVERAGED = 10  # the weights' average remembers this part of a run
 TRAINING_TIME = 0.8  # share of a timed run that updates take; the rest validates and saves
+CANDIDATES = ("tiny", "mini", "small", "base")  # in this order; "big" only if it was asked for
+CLEARLY = 0.95  # a larger model must have a loss this much lower: a smaller one translates faster
+MOST_PARAMETERS = 32  # for each token of the corpus: a larger model only learns it by heart
+EXPONENT, OF_PARAMETERS, OF_TOKENS = 0.353, 521.0, 1488.0
+REPEATS = 15.39  # as many repetitions of a text are worth two thirds as much as new text
 
 
 @dataclass(frozen=True)
@@ -242,3 +249,60 @@ def fastest_threads(seconds: Callable[..., float], most: int) -> int:
     finally:
         torch.set_num_threads(available)
     return best
+
+
+def may_choose_size(run: RunConfig) -> bool:
+    """Whether nothing given depends on the size."""
+    return not run.training.start_from and not run.model.keys() & SIZES["base"].keys()
+
+
+def choose_size(
+    run: RunConfig, settings: Callable[[RunConfig], tuple[dict[str, Any], Circumstances]]
+) -> dict[str, Any]:
+    """Settings for the size that should learn most in the time, and the size.
+
+    The loss of a Transformer with N parameters in its layers that saw D tokens falls about as
+    A / N^a + B / D^a (Hoffmann et al., 2022). A token that is seen again counts for less each time;
+    the constants for that and those of the law are from Muennighoff et al. (2023). They were fitted
+    to language models, so only the order of the sizes is used.
+
+    `settings` chooses the rest for one size. Sizes are tried in order as long as each should learn
+    more than the one before, so that no model is tried that is much too large for the machine.
+    """
+    best: dict[str, Any] = {}
+    least, most, epochs = math.inf, math.inf, {}
+    for size in CANDIDATES:
+        parameters = layer_parameters(**SIZES[size])
+        if parameters > most:
+            break
+        chosen, seen = settings(replace(run, size=size))
+        tokens = tokens_seen(run, chosen, seen)
+        epochs[size] = round(tokens / seen.tokens, 2)
+        loss = expected_loss(parameters, tokens, seen.tokens)
+        if loss > CLEARLY * least:
+            break
+        best, least, most = {**chosen, "size": size}, loss, MOST_PARAMETERS * seen.tokens
+    return {**best, "sizes": epochs}
+
+
+def tokens_seen(run: RunConfig, chosen: dict[str, Any], seen: Circumstances) -> int:
+    """Tokens of all updates, by the longer side of each pair."""
+    config = replace(run.training, **chosen["training"])
+    updates = expected_updates(config, config.updates, config.batch_tokens, seen)
+    return updates * config.batch_tokens * config.accumulate * seen.processes
+
+
+def layer_parameters(
+    width: int, ffn: int, encoder_layers: int, decoder_layers: int, heads: int
+) -> int:
+    """Weights of the matrices of a Transformer's layers."""
+    del heads
+    attention, forward = 4 * width**2, 2 * width * ffn
+    return encoder_layers * (attention + forward) + decoder_layers * (2 * attention + forward)
+
+
+def expected_loss(parameters: int, tokens: int, unique: int) -> float:
+    """What is left to learn after so many tokens of a text with so many `unique` ones."""
+    repeats = max(0.0, tokens / unique - 1)
+    worth = min(tokens, unique) + unique * REPEATS * (1 - math.exp(-repeats / REPEATS))
+    return OF_PARAMETERS / parameters**EXPONENT + OF_TOKENS / max(1.0, worth) ** EXPONENT

@@ -23,10 +23,15 @@ from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
 from waitinfo.training.building import starting_model
 from waitinfo.training.config import RunConfig, check_same_run, given_names, resumed_choices
-from waitinfo.training.defaults import Circumstances, choose_settings, observe
+from waitinfo.training.defaults import (
+    Circumstances,
+    choose_settings,
+    choose_size,
+    may_choose_size,
+    observe,
+)
 from waitinfo.training.distributed import ProcessGroup
 from waitinfo.training.schedule import TIMED_COOLDOWN
-from waitinfo.training.shape import choose_size, may_choose_size
 
 RUN = "run.json"
 LOCK = ".lock"

@@ -209,8 +209,7 @@ class SentenceDecoder:
         self, sentences: Sequence[list[int]], places: Sequence[Place]
     ) -> list[list[Candidate]]:
         from waitinfo.translation.beam import BeamSearch
-        from waitinfo.translation.sampling import Sampler, sentence_keys
-        from waitinfo.translation.search import GreedySearch
+        from waitinfo.translation.search import GreedySearch, Sampler, sentence_keys
 
         options = self.options
         if options.beam > 1:

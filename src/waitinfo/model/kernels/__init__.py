@@ -10,8 +10,7 @@ H200.
 """
 
 from waitinfo.model.kernels.attention import MOST_KEYS, attention, self_attention
-from waitinfo.model.kernels.layers import add_norm, linear_relu
-from waitinfo.model.kernels.loss import token_terms
+from waitinfo.model.kernels.layers import add_norm, linear_relu, token_terms
 from waitinfo.model.kernels.monotonic import MOST_SOURCES, expected_alignment, lookback
 
 __all__ = [
