@@ -13,9 +13,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.everyday import judged
+from experiments.everyday import judged, read_set, summary
 from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.everyday import read_set, summary
 from waitinfo.trained.calibration import interpolate, read_calibration
 from waitinfo.trained.folder import bundled_models
 from waitinfo.trained.saving import load_model

@@ -12,7 +12,7 @@ import sacrebleu
 
 from experiments import collect
 from tests.commands import Done, called
-from waitinfo.analysis.summaries import plain
+from waitinfo.analysis.summaries import for_json
 from waitinfo.evaluation.quality import from_statistics, score, sentence_statistics
 
 PAIRS = [
@@ -108,7 +108,7 @@ def test_what_is_undefined_is_not_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "case.png").exists()
     for path in (tmp_path / "out").glob("*.json"):
         numbers(tmp_path, path.stem)
-    assert plain({"a": [float("nan"), 1.5, None, (float("inf"),)]}) == {
+    assert for_json({"a": [float("nan"), 1.5, None, (float("inf"),)]}) == {
         "a": [None, 1.5, None, [None]]
     }
 

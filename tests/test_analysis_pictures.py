@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from waitinfo.analysis.analyses import ANALYSES, figures
 from waitinfo.analysis.case import END, characters, pieces, tables
-from waitinfo.analysis.drawing import short_title
-from waitinfo.analysis.summaries import describe
+from waitinfo.analysis.summaries import describe, short_title
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import find_model
 

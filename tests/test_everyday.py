@@ -13,8 +13,7 @@ import pytest
 
 from experiments import default_dial, moving_picture
 from experiments import everyday as script
-from waitinfo.errors import WaitinfoError
-from waitinfo.evaluation.everyday import (
+from experiments.everyday import (
     Item,
     expand,
     judge,
@@ -23,6 +22,7 @@ from waitinfo.evaluation.everyday import (
     read_set,
     summary,
 )
+from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.translator import load
 from waitinfo.text.identification import other_language
 from waitinfo.trained.folder import bundled_models, find_model, read_config

@@ -19,8 +19,7 @@ from waitinfo.systems import build_system
 from waitinfo.systems.head import Head
 from waitinfo.systems.veto import NUMBERS, Veto
 from waitinfo.text.special import BOS, EOS
-from waitinfo.trained.policy import checksum
-from waitinfo.trained.saving import load_model, save_model
+from waitinfo.trained.saving import checksum, load_model, save_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 from waitinfo.training.head import Examples, explore, fit, quality, risks

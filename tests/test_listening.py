@@ -36,7 +36,7 @@ from waitinfo.listening.recogniser import Heard, Word
 from waitinfo.listening.redecoding import LONGEST, MARGIN, Redecoding, plausible
 from waitinfo.listening.sources import Buffered, Clock, Lost, Microphone, Paced, Piped, Recording
 from waitinfo.listening.spoken import SpokenText
-from waitinfo.listening.words import split_words
+from waitinfo.text.scripts import split_words
 
 # Audio
 

@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from tests.serving import toy_hub
-from waitinfo.serving import pace
-from waitinfo.serving.pace import PacedSelector, paced_loop
-from waitinfo.serving.server import Server
+from waitinfo.serving import server
+from waitinfo.serving.server import PacedSelector, Server, paced_loop
 from waitinfo.serving.wire import PIECES, Deadline, Gathering, Stalled, WebSocketProtocol
 
 
@@ -162,8 +161,8 @@ def test_looks_are_rarer_with_more_connections(monkeypatch: pytest.MonkeyPatch) 
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(pace.time, "sleep", sleep)
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server.time, "sleep", sleep)
+    monkeypatch.setattr(server.time, "monotonic", lambda: now[0])
     pairs = [socket.socketpair() for _ in range(5)]
     with PacedSelector() as selector:
         for ours, theirs in pairs:
@@ -172,10 +171,10 @@ def test_looks_are_rarer_with_more_connections(monkeypatch: pytest.MonkeyPatch) 
         assert len(selector.select(None)) == 5 and pauses == []  # the last look was long ago
         assert len(selector.select(0)) == 5 and pauses == []  # there is something else to do
         selector.select(None)
-        assert pauses == [pytest.approx(5 * pace.EACH)]
-        monkeypatch.setattr(pace, "LONGEST", 2 * pace.EACH)
+        assert pauses == [pytest.approx(5 * server.EACH)]
+        monkeypatch.setattr(server, "LONGEST", 2 * server.EACH)
         selector.select(None)
-        assert pauses[1] == pytest.approx(2 * pace.EACH)
+        assert pauses[1] == pytest.approx(2 * server.EACH)
     for ours, theirs in pairs:
         ours.close(), theirs.close()
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import legend_below
 from waitinfo.analysis.study import Study, Subject, Translated
-from waitinfo.analysis.summaries import Numbers, Table, cell, titled
+from waitinfo.analysis.summaries import Numbers, Table, cell, legend_below, titled
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.plot import COLOURS, curve_style, plain, style_numbers
 from waitinfo.text.tokenizer import SPACE, Tokenizer

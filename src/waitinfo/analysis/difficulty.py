@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.drawing import legend_below, short_title
 from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.analysis.study import Study, Translated
 from waitinfo.analysis.summaries import (
@@ -18,8 +17,10 @@ from waitinfo.analysis.summaries import (
     bin_of,
     cell,
     correlation,
+    legend_below,
     mean_of_known,
     quantile_bins,
+    short_title,
     titled,
 )
 from waitinfo.evaluation.plot import curve_style, plain, style_numbers

@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import entry, legend_above, say, short_title
 from waitinfo.analysis.study import Study, Subject, Translated
-from waitinfo.analysis.summaries import Numbers, Table, cell, dial, percent
+from waitinfo.analysis.summaries import (
+    Numbers,
+    Table,
+    cell,
+    dial,
+    entry,
+    legend_above,
+    percent,
+    say,
+    short_title,
+)
 from waitinfo.evaluation.plot import curve_style, plain, style_numbers
 from waitinfo.evaluation.quality import score
 from waitinfo.evaluation.trace import Units

@@ -10,10 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from waitinfo.analysis.drawing import GREY, legend_below, say
 from waitinfo.analysis.forced_decoding import ForcedGroup, Weights, decode_given
 from waitinfo.analysis.study import Study
-from waitinfo.analysis.summaries import Numbers, Table, bin_of, cell, correlation, quantile_bins
+from waitinfo.analysis.summaries import (
+    GREY,
+    Numbers,
+    Table,
+    bin_of,
+    cell,
+    correlation,
+    legend_below,
+    quantile_bins,
+    say,
+)
 from waitinfo.evaluation.plot import curve_style
 
 NAME, TITLE = "attention", "Info in the attentions"

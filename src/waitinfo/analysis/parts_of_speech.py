@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import GREY, legend_below, say
 from waitinfo.analysis.study import Study
-from waitinfo.analysis.summaries import Numbers, Table, cell, describe, percent
+from waitinfo.analysis.summaries import (
+    GREY,
+    Numbers,
+    Table,
+    cell,
+    describe,
+    legend_below,
+    percent,
+    say,
+)
 from waitinfo.analysis.tagger import CONTENT, FUNCTION, TAGS, Tagger
 from waitinfo.evaluation.plot import COLOURS
 from waitinfo.text.files import normalise

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from waitinfo.analysis.drawing import entry, legend_above
 from waitinfo.analysis.forced_decoding import PairInfo
 from waitinfo.analysis.study import Study
-from waitinfo.analysis.summaries import Numbers, Table, cell, correlation, describe, percent
+from waitinfo.analysis.summaries import (
+    Numbers,
+    Table,
+    cell,
+    correlation,
+    describe,
+    entry,
+    legend_above,
+    percent,
+)
 from waitinfo.evaluation.plot import COLOURS
 from waitinfo.systems import build_system
 from waitinfo.systems.wait_info import WaitInfo

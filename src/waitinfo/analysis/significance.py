@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from waitinfo.analysis.drawing import GREY, LEGEND, entry, short_title
 from waitinfo.analysis.study import Study, Translated
-from waitinfo.analysis.summaries import Numbers, Table, cell
+from waitinfo.analysis.summaries import GREY, LEGEND, Numbers, Table, cell, entry, short_title
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.curves import Curve, CurvePoint, default_grid
 from waitinfo.evaluation.plot import curve_style, plain, style_numbers, to_the_right

@@ -1,4 +1,7 @@
-"""Tables and short descriptions of many values, as plain numbers for JSON."""
+"""What analyses share: tables, numbers for JSON, and the style of pictures.
+
+In pictures nothing is told by colour only: groups differ in hatching, curves in marks and styles.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from waitinfo.evaluation.plot import axis_title, plain
 
 Numbers = dict[str, Any]
 
@@ -39,12 +44,12 @@ def titled(name: str, k: float | None) -> str:
     return name if k is None else f"{name} {k:g}"
 
 
-def plain(value: Any) -> Any:
+def for_json(value: Any) -> Any:
     """Numbers as JSON can hold them: None for what is undefined."""
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: for_json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [for_json(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -89,3 +94,41 @@ def bin_of(values: Sequence[float] | np.ndarray, edges: Sequence[float]) -> np.n
     """The bin of each value; the last edge belongs to the last bin."""
     inner = np.asarray(edges[1:-1], np.float64)
     return np.searchsorted(inner, np.asarray(values, np.float64), side="right")
+
+
+GREY = "0.45"
+LEGEND = {"fontsize": 7.5, "framealpha": 0.85, "edgecolor": "none"}
+
+
+def legend_above(axes: Any, columns: int = 1) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, **LEGEND)
+
+
+def legend_below(figure: Any, handles: Sequence[Any], columns: int) -> None:
+    """One legend for all panels."""
+    columns = min(columns, len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, **LEGEND)
+
+
+def entry(axes: Any, text: str) -> None:
+    """A line of the legend that belongs to nothing drawn."""
+    axes.plot([], [], " ", label=plain(text))
+
+
+def say(axes: Any, text: str) -> None:
+    """Write why a panel is empty, instead of scales that mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(
+        0.5, 0.5, plain(text), transform=axes.transAxes, ha="center", va="center", fontsize=8,
+        color=GREY,
+    )  # fmt: skip
+
+
+def short_title(axis: str) -> str:
+    profile, _, metric = axis.rpartition(".")
+    if metric == "AP":  # a proportion
+        return metric
+    unit = {"paper": "tokens", "word": "words"}.get(profile)
+    return f"{metric} ({unit})" if unit else axis_title(axis)

@@ -25,8 +25,7 @@ from waitinfo.streaming.engine import ENDINGS
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_aligned, sha256_lines
 from waitinfo.trained.folder import fingerprint
-from waitinfo.trained.policy import checksum
-from waitinfo.trained.saving import LoadedModel
+from waitinfo.trained.saving import LoadedModel, checksum
 from waitinfo.translation.decoding import BeamDecoder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waitinfo.errors import WaitinfoError, unknown
-from waitinfo.listening.words import split_words
+from waitinfo.text.scripts import split_words
 
 WIDTH = 42  # of a line, in letters; ideographs count twice
 LINES = 2

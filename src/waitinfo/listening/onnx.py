@@ -10,7 +10,7 @@ from typing import Any
 from waitinfo.errors import WaitinfoError
 from waitinfo.listening.audio import RATE, Samples
 from waitinfo.listening.recogniser import Word
-from waitinfo.listening.words import split_words
+from waitinfo.text.scripts import split_words
 
 TOKENS = 14  # that Whisper may write for a second: more is a loop
 NEEDS = "pip install 'waitinfo[listen]'"

@@ -19,7 +19,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.serving.http import is_loopback, owner
 
 if TYPE_CHECKING:
-    from waitinfo.serving.shared_keys import Ledger
+    from waitinfo.serving.shared import Ledger
 
 MANY = 1 << 30
 ADDRESS = "this address"

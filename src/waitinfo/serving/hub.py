@@ -92,8 +92,7 @@ class Hub:
         """The rooms, and what has to be stopped if other servers have them, too."""
         if settings.rooms is None:
             return Rooms(settings.watchers), ()
-        from waitinfo.serving.shared import Shared
-        from waitinfo.serving.shared_keys import Ledger
+        from waitinfo.serving.shared import Ledger, Shared
         from waitinfo.serving.shared_rooms import SharedRooms
 
         shared = Shared(settings.rooms)

@@ -104,3 +104,8 @@ def _follows(char: str) -> bool:
 
 def _composes(first: str, second: str) -> bool:
     return len(unicodedata.normalize("NFC", first + second)) < 2
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text; characters of scripts without spaces are words of their own."""
+    return UNSPACED.sub(lambda found: f" {found.group()} ", text).split()

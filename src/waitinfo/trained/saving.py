@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -10,7 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save, save_file
 
 import waitinfo
 from waitinfo.config import from_mapping
@@ -27,7 +31,6 @@ from waitinfo.systems import System, build_system
 from waitinfo.text.languages import UNKNOWN, Languages, Opening, find_code
 from waitinfo.text.tokenizer import Vocabulary
 from waitinfo.trained.folder import CONFIG, FORMAT, read_config, resolve_model
-from waitinfo.trained.policy import read_policy, write_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 STORED = ("float32", "float16", "bfloat16", "int8")  # storage formats of weights
 AUTO = "auto"
+POLICY = "policy.safetensors"  # weights that a policy has of its own, as the head of a veto
 
 
 @dataclass(frozen=True)
@@ -271,3 +275,36 @@ def _choose_system(stored: dict[str, Any], name: str | None, options: dict[str, 
     if name is None or name == stored["name"]:
         return build_system(stored["name"], {**own, **options})
     return build_system(name, options)
+
+
+def read_policy(folder: Path) -> dict[str, NDArray[Any]]:
+    """The weights that a policy has of its own, if there are any."""
+    path = folder / POLICY
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be read as safetensors ({error})") from None
+
+
+def write_policy(folder: Path, tensors: dict[str, NDArray[Any]]) -> None:
+    """Store the weights that a policy has of its own."""
+    path = folder / POLICY
+    try:
+        save_file(_in_order(tensors), path)
+        path.chmod(0o644)  # as readable as the other files of the folder
+    except (OSError, SafetensorError) as error:
+        raise WaitinfoError(f"{path}: cannot be written ({error})") from None
+
+
+def checksum(tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
+    """The checksum of these weights as a setting that translations depend on; none without any."""
+    if not tensors:
+        return {}
+    return {"policy": hashlib.sha256(save(_in_order(tensors))).hexdigest()}
+
+
+def _in_order(tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Row by row: safetensors writes the memory of an array as it lies there."""
+    return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

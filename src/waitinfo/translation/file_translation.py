@@ -14,8 +14,7 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.text.files import check_readable, check_writable, read_bytes
 from waitinfo.text.identification import other_language
 from waitinfo.trained.folder import fingerprint
-from waitinfo.trained.policy import checksum
-from waitinfo.trained.saving import LoadedModel
+from waitinfo.trained.saving import LoadedModel, checksum
 from waitinfo.translation.decoding import TranslationOptions
 from waitinfo.translation.lines import WINDOW, Lines, LineTranslator, Translation
 from waitinfo.translation.sharing import Block, FilePlan, Processes, UnfinishedFile
