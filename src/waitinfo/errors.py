@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-
 # A whole command in a message, or an option.
 OPTION = re.compile(r"(\b(?:waitinfo|pip|python) [^;)]*)|(?<![^\s(])--([a-z][a-z-]*)")
 
