@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pickle
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +17,8 @@ from typing import Any
 
 import pytest
 
-import tests.serving  # noqa: F401 (skips where the extra is missing)
 import waitinfo
+from tests.served import Served
 from tests.streams import record, toy_model, wait_for
 from waitinfo import AsyncTranslator, Client, Translator, WaitinfoError
 from waitinfo.streaming import host, remote
@@ -213,52 +208,10 @@ def test_a_failing_stream_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
 # The processes themselves
 
 
-class Served:
-    """`waitinfo serve`, and what it logs."""
-
-    def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "waitinfo", "serve", "--port", "0", "--threads", "1",
-                   "--model", "de-en", "--compare", "0", "--streams", "4", *options]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "300"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        self.ids: dict[str, int] = {}
-        self.lines: list[str] = []
-        self.url = ""
-        threading.Thread(target=self._read, daemon=True).start()
-        wait_for(lambda: self.url or self.process.poll() is not None)
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            entry = json.loads(line) if line.startswith("{") else {"event": ""}
-            if (role := entry["event"].removesuffix(" started")) in ("engine", "front"):
-                self.ids[role] = entry["process"]
-            if found := re.findall(r"http://[\d.:]+", line):
-                self.url = found[0]
-
-    @property
-    def readiness(self) -> str:
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=600) as answer:
-                return json.load(answer)["status"]
-        except urllib.error.HTTPError as error:
-            return json.load(error)["status"]
-
-    def kill(self, role: str) -> None:
-        before = self.ids[role]
-        os.kill(before, signal.SIGKILL)
-        wait_for(lambda: self.ids[role] != before)
-
-
 @pytest.fixture
 def server() -> Iterator[Served]:
-    found = Served()
-    try:
+    with Served("--model", "de-en", "--compare", "0", "--streams", "4") as found:
         yield found
-    finally:
-        found.process.kill()
-        found.process.wait()
 
 
 WORDS = "Guten Morgen, meine Damen und Herren. Ich muss mit meiner Mutter sprechen.".split()  # noqa: SIM905

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import re
-import signal
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-import tests.serving  # noqa: F401 (skips where the extra is missing)
 from tests.commands import parsed
+from tests.served import Served
 from waitinfo.cli.app import main
 from waitinfo.cli.serve import ServeArguments, serve
 from waitinfo.client.clients import Client
@@ -36,13 +31,8 @@ def typed(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_a_server_and_its_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "waitinfo", "serve", "--port", "0", "--threads", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "300"}
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert server.stderr is not None
-        line = next(line for line in server.stderr if "http://" in line)
-        url = re.findall(r"http://[\d.:]+", line)[0]
+    with Served() as server:
+        url = server.url
         local = typed("translate", SENTENCE, "Das ist eine gute Idee.")
         remote = typed("translate", "--server", url, SENTENCE, "Das ist eine gute Idee.")
         assert remote == local and local[0] == 0 and local[1]
@@ -60,11 +50,7 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         assert status == 2 and "calibrated for lags" in told
         status, _, told = typed("translate", "--server", url, "--model", "none", SENTENCE)
         assert status == 2 and "unknown model 'none'" in told
-    finally:
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(600) == 0
-        assert server.stderr is not None
-        assert "Traceback" not in server.stderr.read()
+        server.stop()
 
 
 @pytest.mark.parametrize(
