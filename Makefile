@@ -19,17 +19,20 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(CLI): $(SETUP) | $(BIN)/python
-	$(PIP) -e '.[cli]'
+	@echo "Installing the command line into $(VENV) …"
+	@$(PIP) -e '.[cli]'
 	@touch $(CLI)
 
 $(SERVER): $(SETUP) | $(BIN)/python
-	$(PIP) -e '.[serve,listen]'
+	@echo "Installing the server into $(VENV) …"
+	@$(PIP) -e '.[serve,listen]'
 	@touch $(CLI) $(SERVER)
 
 # torch first and by its exact version: the CPU build is a tenth of the size of the others.
 $(READY): $(SETUP) | $(BIN)/python
-	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check torch==2.13.0
+	@echo "Installing everything else into $(VENV): a minute or more …"
+	@$(PIP) -e '.[dev]'
 	@touch $(CLI) $(SERVER) $(READY)
 
 demo: $(CLI)
@@ -55,14 +58,14 @@ results: $(READY)
 # The source archive and a wheel with compiled kernels and both models, in dist/; then the wheel
 # is tried in an environment without a compiler.
 wheel: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[release]'
+	$(PIP) -e '.[release]'
 	rm -rf build dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/wheel
 	PYTHON=$(BIN)/python .ci/try-wheel dist/*.whl
 
 # The documentation as a site, in site/.
 docs: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # The new version in all places, its heading in the changelog, a commit and a tag.

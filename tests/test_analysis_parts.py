@@ -86,7 +86,7 @@ def test_an_accuracy_is_measured_on_words_not_trained_on(tmp_path: Path) -> None
     path.write_text("\n".join(["".join(rows)] * 20), "utf-8")
     about = tagging.make_tagger("--source-tags", [str(path)]).about
     assert (about["train_words"], about["test_words"]) == (90, 10) and about["accuracy"] == 1
-    with pytest.raises(WaitinfoError, match="--source-tags: give one file to train on"):
+    with pytest.raises(WaitinfoError, match="source_tags: give one file to train on"):
         tagging.make_tagger("--source-tags", [str(path)] * 3)
 
 

@@ -100,7 +100,7 @@ def test_a_curve_without_the_metric_is_left_out() -> None:
 
 def test_axes() -> None:
     assert check_axis("--x", "AL") == "paper.AL" and check_axis("--y", "chrF") == "chrF"
-    with pytest.raises(WaitinfoError, match="unknown --x 'AV'"):
+    with pytest.raises(WaitinfoError, match="unknown x 'AV'"):
         check_axis("--x", "AV")
 
 

@@ -280,7 +280,7 @@ def test_after_a_kill_nothing_is_lost_or_twice(corpus: Path, after: int, tmp_pat
                         progress=Interrupt(after, die))
     )  # fmt: skip
     assert os.WTERMSIG(status()) == signal.SIGKILL and not out.exists()
-    with pytest.raises(WaitinfoError, match="was begun before; continue it with --resume"):
+    with pytest.raises(WaitinfoError, match="was begun before; continue it with resume"):
         distill([teacher], Data(corpus), out, options)
     with pytest.raises(WaitinfoError, match="begun with another choose and mix"):
         changed = DistillOptions(choose="chrf", filters=ANY)

@@ -62,7 +62,7 @@ def test_documents_of_a_set(tmp_path: Path) -> None:
     with pytest.raises(WaitinfoError, match="no such file"):
         Documents.parse("nowhere", 4)
     for wrong in ("0", "-2", "2.5", "nan", "1e2"):
-        with pytest.raises(WaitinfoError, match=f"--documents {wrong}: use a whole number"):
+        with pytest.raises(WaitinfoError, match=f"documents {wrong}: use a whole number"):
             Documents.parse(wrong, 4)
 
 
@@ -275,7 +275,7 @@ def test_words_are_needed(loaded: LoadedModel, test_set: TestSet) -> None:
     unspaced = replace(test_set, references=["これは本です。"] * len(test_set.sources))
     with pytest.raises(WaitinfoError, match="latency is counted in words, and t is written"):
         DocumentEvaluation(loaded, unspaced, Documents.parse("all", len(test_set.sources)))
-    with pytest.raises(WaitinfoError, match="--calibrate: the lag of a stream is counted"):
+    with pytest.raises(WaitinfoError, match="calibrate: the lag of a stream is counted"):
         calibrate(Evaluation(loaded, unspaced), [Decoding(1), Decoding(3)])
 
 

@@ -331,7 +331,7 @@ def test_timed_points(loaded: LoadedModel, test_set: TestSet, tmp_path: Path) ->
     for metric in ("AL", "LAAL", "DAL"):  # at 3 words per second, a word takes 333 ms
         assert found["ideal_ms"][metric] == pytest.approx(words[metric] * 1000 / 3), metric
     for rate in (0, float("inf")):
-        with pytest.raises(WaitinfoError, match="--rate"):
+        with pytest.raises(WaitinfoError, match="^rate"):
             Timing(rate, 4)
 
 

@@ -241,7 +241,7 @@ def test_what_is_refused(
         folder = tmp_path / ".out.txt.partial"
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
 
-    refused("an unfinished translation exists; continue it with --resume")
+    refused("an unfinished translation exists; continue it with resume")
     beam = TranslationOptions(beam=2, penalty=0.5)
     refused("begun with another beam and penalty", options=beam, resume=True)
     other = replace(loaded, model=toy_model("wait-k").model, system=toy_model("wait-k").system)
@@ -261,7 +261,7 @@ def test_what_is_refused(
 def test_an_existing_output(loaded: LoadedModel, source: Path, right: str, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     out.write_text("precious\n", "utf-8")
-    with pytest.raises(WaitinfoError, match="out.txt: exists already; replace it with --force"):
+    with pytest.raises(WaitinfoError, match="out.txt: exists already; replace it with force"):
         translate_file(loaded, source, out)
     with pytest.raises(WaitinfoError, match="has 1 lines where .* nothing to resume"):
         translate_file(loaded, source, out, resume=True)
@@ -382,6 +382,6 @@ def test_the_plan_is_readable(loaded: LoadedModel, source: Path, tmp_path: Path)
     plan = json.loads(plan_path.read_text("utf-8"))
     assert plan["lines"] == len(lines_of_text()) and plan["settings"]["system"] == "full"
     plan_path.write_text("{", "utf-8")
-    with pytest.raises(WaitinfoError, match="plan.json: cannot be read; start again with --force"):
+    with pytest.raises(WaitinfoError, match="plan.json: cannot be read; start again with force"):
         translate_file(loaded, source, out, resume=True)
     translate_file(loaded, source, out, force=True)

@@ -35,7 +35,7 @@ def plugin(folder: Path, text: str, name: str = "slow") -> Path:
 
 
 def test_a_plugin_registers_its_systems(tmp_path: Path) -> None:
-    with pytest.raises(WaitinfoError, match=r"unknown system 'slow'.*--plugin FILE.py.*entry poin"):
+    with pytest.raises(WaitinfoError, match=r"unknown system 'slow'.*plugin FILE.py.*entry poin"):
         build_system("slow")
     file = plugin(tmp_path, SLOW.format(cls="Slow", name="slow"))
     assert load_plugins([file]) == ["slow"] and "slow" in SYSTEMS

@@ -264,9 +264,9 @@ def test_points_are_selected_by_their_fields() -> None:
     assert len(select(points, ["run=x,y", "ending=guard", "seed="])) == 2
     for conditions, message in (
         (["set"], "write it as FIELD=VALUE"),
-        (["place=x"], "unknown --where field 'place'; choose one of: set, run"),
-        (["run=z"], "unknown --where run 'z'; choose one of: x, y"),
-        (["run=y", "seed=1"], "unknown --where seed '1'"),
+        (["place=x"], "unknown where field 'place'; choose one of: set, run"),
+        (["run=z"], "unknown where run 'z'; choose one of: x, y"),
+        (["run=y", "seed=1"], "unknown where seed '1'"),
     ):
         with pytest.raises(WaitinfoError, match=message):
             select(points, conditions)

@@ -126,9 +126,9 @@ def test_token_counts_equal_those_of_the_text(toy_corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"holdout": 0}, "--holdout 0: must be above 0"),
-        ({"shard_mib": 0}, "--shard-mib 0: must be above 0"),
-        ({"keep_duplicates": True}, "--keep-duplicates: requires dev files"),
+        ({"holdout": 0}, "holdout 0: must be above 0"),
+        ({"shard_mib": 0}, "shard_mib 0: must be above 0"),
+        ({"keep_duplicates": True}, "keep_duplicates: requires dev files"),
         ({"vocab": "words:99"}, "no word occurs 99 times"),
     ],
 )
@@ -229,7 +229,7 @@ def test_spoken_copies_of_tagged_pairs_are_tagged(tmp_path: Path) -> None:
 
 def test_what_cannot_be_tagged(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
-    with pytest.raises(WaitinfoError, match=r"--tagged b.tsv: not one of"):
+    with pytest.raises(WaitinfoError, match=r"tagged b.tsv: not one of"):
         ParallelText(tsv=[tsv], tagged=[Path("b.tsv")])
     with pytest.raises(WaitinfoError, match="tagged pairs make no windows"):
         ParallelText(tsv=[tsv], tagged=[tsv], in_order=[tsv])
@@ -334,11 +334,11 @@ def test_copies_depend_on_the_seed_alone(tmp_path: Path) -> None:
 
 def test_windows_need_text_in_order(tmp_path: Path) -> None:
     tsv = write_pairs(tmp_path / "t.tsv", toy_pairs(20))
-    with pytest.raises(WaitinfoError, match="--windows: joins lines that follow each other"):
+    with pytest.raises(WaitinfoError, match="windows: joins lines that follow each other"):
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(windows=0.5))
-    with pytest.raises(WaitinfoError, match="--in-order b.tsv: not one of"):
+    with pytest.raises(WaitinfoError, match="in_order b.tsv: not one of"):
         ParallelText(tsv=[tsv], in_order=[Path("b.tsv")])
-    with pytest.raises(WaitinfoError, match="--spoken 2: must be a share"):
+    with pytest.raises(WaitinfoError, match="spoken 2: must be a share"):
         prepare(ParallelText(tsv=[tsv]), tmp_path / "out", PrepareOptions(spoken=2))
 
 

@@ -176,7 +176,7 @@ def test_a_network_needs_keys() -> None:
     check_binding("0.0.0.0", keys=True, open_to_all=False)
     check_binding("0.0.0.0", keys=False, open_to_all=True)
     for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
-        with pytest.raises(WaitinfoError, match="give --keys FILE, or --open"):
+        with pytest.raises(WaitinfoError, match="give keys FILE, or open"):
             check_binding(host, keys=False, open_to_all=False)
 
 

@@ -212,7 +212,7 @@ def test_addresses() -> None:
     visitors.leave("1.1.1.1")
     assert visitors.enter("1.1.1.1") and all(visitors.enter("10.0.0.1") for _ in range(3))
     assert parse_address("x") is None
-    with pytest.raises(WaitinfoError, match="--proxy x"):
+    with pytest.raises(WaitinfoError, match="proxy x"):
         networks(["x"])
 
 

@@ -208,7 +208,7 @@ def test_resuming_another_run_is_refused(toy_corpus: Path, tmp_path: Path, monke
     prepare(ParallelText(tsv=[tsv]), other, PrepareOptions(vocab="words:1", holdout=40))
     with pytest.raises(WaitinfoError, match="the corpus is not the one"):
         train({"data": str(other)}, tmp_path / "run", resume=True)
-    with pytest.raises(WaitinfoError, match="already in use; add --resume"):
+    with pytest.raises(WaitinfoError, match="already in use; add resume"):
         train(values(toy_corpus), tmp_path / "run")
     with pytest.raises(WaitinfoError, match="no run to resume"):
         train(values(toy_corpus), tmp_path / "other", resume=True)

@@ -8,12 +8,27 @@ exits with status 2. A traceback always means a bug in waitinfo.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from numbers import Integral, Real
 
+# A whole command in a message, or an option.
+OPTION = re.compile(r"(\b(?:waitinfo|pip|python) [^;)]*)|(?<![^\s(])--([a-z][a-z-]*)")
+
 
 class WaitinfoError(Exception):
-    """Invalid input, explained in one sentence."""
+    """Invalid input, explained in one sentence.
+
+    The sentence names options as the command line does, `--max-ratio`, and `str` as Python does,
+    `max_ratio`.
+    """
+
+    @property
+    def sentence(self) -> str:
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return OPTION.sub(lambda found: found[1] or found[2].replace("-", "_"), self.sentence)
 
 
 def unknown(what: str, given: object, allowed: Iterable[object]) -> WaitinfoError:

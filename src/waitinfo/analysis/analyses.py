@@ -183,7 +183,7 @@ def choose(study: Study, wanted: Sequence[str] | None) -> list[Analysis]:
         except WaitinfoError as error:
             if wanted:
                 raise
-            study.notes.append(f"left out: {str(error).removeprefix('--what ')}")
+            study.notes.append(f"left out: {error.sentence.removeprefix('--what ')}")
             continue
         chosen.append(ANALYSES[name])
     if not chosen:
@@ -208,7 +208,7 @@ def analyse(
             numbers = json.loads(json.dumps(for_json(analysis.compute(study))))
         except WaitinfoError as error:
             failed = error
-            study.notes.append(f"left out: {error}")
+            study.notes.append(f"left out: {error.sentence}")
             continue
         found[analysis.name] = numbers
         text = json.dumps({"facts": facts, analysis.name: numbers}, indent=1, ensure_ascii=False)

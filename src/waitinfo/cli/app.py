@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         letter = error.object[error.start]
         _fail(f"the terminal cannot show {letter!a}; use UTF-8, as with PYTHONIOENCODING=utf-8")
     except WaitinfoError as error:
-        _fail(str(error))
+        _fail(error.sentence)
     except KeyboardInterrupt:
         _fail("stopped", STOPPED)
     except MemoryError:

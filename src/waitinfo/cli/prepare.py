@@ -165,7 +165,7 @@ def _corpus_or_model(path: Path) -> Path:
     try:
         return find_source(path, "float32")
     except WaitinfoError as error:
-        raise WaitinfoError(f"--vocab-from {error}") from None
+        raise WaitinfoError(f"--vocab-from {error.sentence}") from None
 
 
 def _recipe(path: Path) -> dict[str, Any]:

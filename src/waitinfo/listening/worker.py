@@ -23,7 +23,7 @@ def serve(pipe: Connection[Any, Any]) -> None:
     try:
         recogniser: Recogniser = load_recogniser(name, every, threads)
     except WaitinfoError as error:
-        pipe.send(str(error))
+        pipe.send(error.sentence)
         return
     pipe.send(None)
     voices: dict[int, Voice] = {}

@@ -143,7 +143,7 @@ def _load_plugin(file: Path) -> list[str]:
     try:
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
     except WaitinfoError as error:
-        raise WaitinfoError(f"plugin {file}: {error}") from None
+        raise WaitinfoError(f"plugin {file}: {error.sentence}") from None
     except Exception as error:
         raise WaitinfoError(f"plugin {file}: {_one(error)}") from None
     systems = _systems_of(module)

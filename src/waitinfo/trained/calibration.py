@@ -119,7 +119,8 @@ def read_calibration(folder: Path, system: System) -> Calibration:
         others = (f"{name}={value}" for name, value in options.items() if now.get(name) != value)
         raise WaitinfoError(
             f"{folder}: {system.name} was calibrated with {', '.join(others)}; use that, or "
-            "calibrate a copy of the model with the same options (evaluate --calibrate --set …)"
+            "calibrate a copy of the model with the same options: waitinfo evaluate --calibrate "
+            "--set …"
         )
     return calibration
 

@@ -70,7 +70,8 @@ class LoadedModel:
         if self.languages.source is None or self.languages.target is None:
             raise WaitinfoError(
                 f"{self.folder}: translates between {len(self.language_tokens)} languages; "
-                "give two of them with --from and --to"
+                "give two of them, with load(languages=Languages('en', 'pt')) or "
+                "waitinfo … --from en --to pt"
             )
         codes = self.languages.source, self.languages.target
         return Opening(*(self.language_tokens[code] for code in codes))

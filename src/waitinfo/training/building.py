@@ -56,7 +56,7 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
         vocabulary = Vocabulary.load(folder)
         languages = Languages.read(config, folder)
     except WaitinfoError as error:
-        raise WaitinfoError(f"training.start_from {error}") from None
+        raise WaitinfoError(f"training.start_from {error.sentence}") from None
     if "language_tokens" in config:
         raise WaitinfoError(
             f"training.start_from {folder}: a model of many languages; distill its translations "

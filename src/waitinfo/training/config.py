@@ -195,7 +195,7 @@ class RunConfig:
         try:
             folder = resolve_model(find_source(self.training.start_from, "float32"))
         except WaitinfoError as error:
-            raise WaitinfoError(f"training.start_from {error}") from None
+            raise WaitinfoError(f"training.start_from {error.sentence}") from None
         old = from_mapping(ModelConfig, read_config(folder)["model"], "model")
         return {name: getattr(old, name) for name in INHERITED}
 

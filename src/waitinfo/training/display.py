@@ -55,8 +55,8 @@ def format_progress(record: Record) -> str:
 def format_briefly(record: Record) -> str:
     """For a line of 80 columns that also has a bar."""
     return (
-        f"step {record['update']:,} epoch {record['epoch']:.1f} loss {record['loss']:.2f} "
-        f"{record['tokens_per_second'] / 1000:.1f}k tok/s lr {record['lr']:.0e} "
+        f"update {record['update']:,}  epoch {record['epoch']:.1f}  loss {record['loss']:.2f}  "
+        f"{record['tokens_per_second'] / 1000:.1f}k tokens/s  "
         f"left {format_minutes(record['minutes_left'])}{format_skipped(record)}"
     )
 

@@ -57,7 +57,7 @@ def _model(values: dict[str, Any]) -> Path:
     try:
         return resolve_model(find_source(values["training"]["start_from"], "float32"))
     except WaitinfoError as error:
-        raise WaitinfoError(f"training.start_from {error}") from None
+        raise WaitinfoError(f"training.start_from {error.sentence}") from None
 
 
 def _sources(corpus: Corpus, seed: int) -> list[list[int]]:

@@ -75,7 +75,7 @@ class Processes:
             try:
                 prepare()
             except WaitinfoError as error:
-                self.store.set(name, str(error))
+                self.store.set(name, error.sentence)
                 raise
             self.store.set(name, "")
         else:

@@ -27,7 +27,7 @@ def main() -> None:
         lines = [normalise(line) for line in read_lines(given.file)]
         speaker = Speaker(given.language, style_of(given.errors, given.full), lines, given.seed)
     except WaitinfoError as error:
-        sys.exit(str(error))
+        sys.exit(error.sentence)
     for line in lines:
         print(speaker.say(line))
 
