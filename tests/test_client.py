@@ -21,7 +21,7 @@ from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Client, Translator, WaitinfoError
 from waitinfo.client import clients
 from waitinfo.client.clients import FIELDS, RemoteStream
-from waitinfo.client.remote import Pending
+from waitinfo.client.pending import Pending
 from waitinfo.serving import protocol
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.server import bind
@@ -162,7 +162,7 @@ def test_what_is_done_with_is_forgotten() -> None:
     assert replay.resume("v")["path"] == [[7, 1], [8, 2]]
     said = {"position": 6, "sentence": 1, "read": 1, "last": "."}
     replay.received({"replay": {**said, "path": [[9, 1]]}, "time": 3})
-    assert [item["text"] for item in replay.items] == [" ef", " gh"]
+    assert [item["text"] for item in replay.again()] == [" ef", " gh"]
     assert replay.resume("v") == {
         "position": 6, "sentence": 1, "path": [[9, 1]], "read": 1, "last": ".", "seconds": 3,
         "vocabulary": "v",

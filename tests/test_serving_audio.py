@@ -23,11 +23,12 @@ from waitinfo import AsyncClient, Client
 from waitinfo.errors import WaitinfoError
 from waitinfo.listening.audio import RATE, Resampler, Samples
 from waitinfo.serving.guards import KeyLimits, Keys
-from waitinfo.serving.hearing import Hearing
+from waitinfo.serving.hearing import Ear, Hearing
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
 from waitinfo.serving.settings import Settings
+from waitinfo.serving.wire import Gone
 from waitinfo.streaming.event import shown_text
 
 BLOCK = 3200  # bytes: 0.1 s at 16 kHz
@@ -341,6 +342,38 @@ def test_our_client_goes_on_after_breaks(server: Running, seed: int) -> None:
     assert heard.split() == WORDS
     assert text == expected(server, WORDS[:6], WORDS[6:])
     assert connections > 1
+
+
+@pytest.mark.parametrize("lost", ["flush", "answer"])
+def test_a_flush_outlives_a_break(
+    server: Running, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The server is gone before it has read the flush, or before it has said where it is."""
+    gone: list[int] = []
+
+    def cut(ear: Ear, real: Any, *arguments: Any) -> Any:
+        if arguments[-1] is None or gone:
+            return real(ear, *arguments)
+        gone.append(1)
+        raise Gone
+
+    name = {"flush": "flush", "answer": "_message"}[lost]
+    real = getattr(Ear, name)
+    monkeypatch.setattr(Ear, name, lambda ear, *arguments: cut(ear, real, *arguments))
+
+    async def talk() -> tuple[str, int]:
+        async with AsyncClient(server.url, k=2).stream(audio=AUDIO) as stream:
+            await stream.hear(speech([0.3, *WORDS[:5], 0.7])[0])
+            async for _ in stream:
+                if len(stream.heard.split()) == 5:
+                    break
+            await stream.flush()
+            await stream.hear(speech([*WORDS[5:], 0.7])[0])
+            await stream.finish()
+            return stream.text, stream.connections
+
+    text, connections = asyncio.run(talk())
+    assert text == expected(server, WORDS[:5], WORDS[5:]) and connections == 2 and gone
 
 
 # OpenAI's clients

@@ -8,7 +8,8 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from waitinfo.client.remote import Address, AsyncRemoteStream
+from waitinfo.client.connecting import Address
+from waitinfo.client.remote import AsyncRemoteStream
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.streaming.event import Event, shown_text
 

@@ -10,24 +10,17 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
-from waitinfo.client.audio import PendingAudio, as_pcm, pieces
+from waitinfo.client.connecting import Address, Interrupted
+from waitinfo.client.pending import Pending, PendingAudio, as_pcm, pieces
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.text.files import join_surrogates
 
-SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-REASONS = {
-    401: "the server requires a valid key; give one with --key",
-    403: "the server refuses this client",
-    404: "not a server of waitinfo",
-}
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
 AHEAD = 64  # messages of audio that wait to be sent
@@ -44,109 +37,6 @@ def _encode(message: dict[str, Any]) -> str:
         return json.dumps(message, default=float, allow_nan=False)  # numbers of NumPy and torch
     except (TypeError, ValueError) as error:
         raise WaitinfoError(f"cannot be sent to a server: {error}") from None
-
-
-@dataclass(frozen=True)
-class Address:
-    """The address of a server, and the key to it."""
-
-    url: str
-    key: str | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            wrong = parts.scheme not in SCHEMES or not parts.hostname or (parts.port or 1) < 0
-        except ValueError:
-            wrong = True
-        if wrong:
-            raise WaitinfoError(f"{self.url}: not a server; give an address like http://HOST:8000")
-
-    @property
-    def shown(self) -> str:
-        """For messages: without anything secret."""
-        parts = urlsplit(self.url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname}{port}"
-
-    @property
-    def websocket(self) -> str:
-        parts = urlsplit(self.url)
-        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/stream"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
-
-    def explain(self, status: int) -> str:
-        return f"{self.shown}: {REASONS.get(status, f'refused with status {status}')}"
-
-
-class Interrupted(Exception):
-    """The connection is gone; another one may work, after so many seconds."""
-
-    def __init__(self, why: str, wait: float | None = None) -> None:
-        super().__init__(why)
-        self.wait = wait
-
-
-class Pending:
-    """What a stream sends again after a break: text that is not done with, and where it continues.
-
-    No input or output here: the same rules in any language (docs/serving.md: in JavaScript).
-    """
-
-    def __init__(self) -> None:
-        self._items: list[dict[str, Any]] = []  # text and flush messages from `position` on
-        self._newest: dict[str, Any] = {"position": 0, "sentence": 0}
-        self._path: list[list[int]] = []
-        self._seconds = 0.0
-
-    @property
-    def position(self) -> int:
-        """Source text before it is done with."""
-        return int(self._newest["position"])
-
-    def sent(self, message: dict[str, Any]) -> None:
-        """A message that carries text, or a mark in it, was handed in."""
-        self._items.append(message)
-
-    def received(self, words: dict[str, Any]) -> None:
-        """A `words` message: what is done with is dropped."""
-        found = words["replay"]
-        if found["sentence"] != self._newest["sentence"]:
-            self._drop(found["position"] - self.position)
-            self._path = []
-        self._path += found["path"]
-        self._newest = found
-        self._seconds = words["time"]
-
-    def _drop(self, count: int) -> None:
-        """Forget the first characters, and the marks among them."""
-        while count > 0 and self._items:
-            text = self._items[0].get("text", "")
-            if len(text) <= count:
-                self._items.pop(0)
-                count -= len(text)
-            else:
-                self._items[0] = {**self._items[0], "text": text[count:]}
-                count = 0
-        while self._items and self._items[0]["type"] == "flush":
-            self._items.pop(0)
-
-    def resume(self, vocabulary: str | None) -> dict[str, Any]:
-        """The `resume` of a new start message."""
-        return {
-            **self._newest,
-            "path": self._path,
-            "seconds": self._seconds,
-            "vocabulary": vocabulary,
-        }
-
-    @property
-    def items(self) -> list[dict[str, Any]]:
-        """What to send after it."""
-        return list(self._items)
 
 
 class AsyncRemoteStream:
@@ -298,8 +188,10 @@ class AsyncRemoteStream:
         message["id"] = self._last + 1
         self._send(message)
         self._last += 1
-        if self._audio is None:  # else the server says where in the text it was
+        if self._audio is None:
             self._pending.sent(message)
+        else:
+            self._pending.owed(message)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._unsent.append(_encode(message))
@@ -362,7 +254,7 @@ class AsyncRemoteStream:
 
     async def _converse(self) -> None:
         """One connection, until it ends."""
-        async with await self._connect() as socket:
+        async with await self._address.connect() as socket:
             try:
                 opening = self._opening()
                 await socket.send(_encode(opening))
@@ -372,25 +264,6 @@ class AsyncRemoteStream:
                 await self._both(socket)
             except ConnectionClosed as closed:
                 raise Interrupted(f"the connection was closed ({closed})") from None
-
-    async def _connect(self) -> ClientConnection:
-        try:
-            return await connect(
-                self._address.websocket,
-                additional_headers=self._address.headers,
-                max_size=None,
-                ping_timeout=60,
-                open_timeout=30,
-            )
-        except InvalidStatus as refused:
-            status, headers = refused.response.status_code, refused.response.headers
-            if status in (429, 502, 503, 504):
-                after = headers.get("Retry-After", "")
-                hint = float(after) if after.isdigit() else None
-                raise Interrupted(f"the server refuses (status {status})", hint) from None
-            raise WaitinfoError(self._address.explain(status)) from None
-        except (OSError, EOFError, InvalidHandshake, TimeoutError, ConnectionClosed) as error:
-            raise Interrupted(f"cannot be reached ({error})") from None
 
     def _opening(self) -> dict[str, Any]:
         start = {"type": "start", "version": VERSION, "trace": True, **self._start}
@@ -428,7 +301,7 @@ class AsyncRemoteStream:
         self._unsent.clear()
         if self.k != opening.get("k"):  # it was turned meanwhile
             self._send({"type": "set", "k": self.k})
-        for item in self._pending.items:
+        for item in self._pending.again():
             self._send(item)
         self._send({"type": "text", "text": "", "id": self._last})
         if self._audio is not None:
@@ -479,6 +352,7 @@ class AsyncRemoteStream:
             case "idle":
                 self._heard += 1
                 self._done = message["id"]
+                self._pending.settled(self._done)
             case "error" if message["code"] != "rate":
                 self._refused(message)
             case "ended":
@@ -494,6 +368,7 @@ class AsyncRemoteStream:
             self._pending.sent({"type": "text", "text": message["text"], "at": at})
         if message["pause"]:
             self._pending.sent({"type": "flush"})
+        self._pending.settled(message.get("id"))
 
     def _ended(self, reason: str) -> None:
         if reason == "end":

@@ -222,14 +222,14 @@ class Ear:
             if isinstance(batch, Flush):
                 found, mark = [self._newest._replace(words=[], open=[], pause=True)], batch.mark
             for self._newest in found:
-                yield (message := self._message(self._newest))
+                yield (message := self._message(self._newest, mark))
                 if message.text:
                     self._owed = await live.text(message.text, at=message.words[-1].end)
                 if message.pause:
                     await live.flush(mark)
         await live.end()
 
-    def _message(self, heard: Heard) -> HeardMessage:
+    def _message(self, heard: Heard, mark: int | None) -> HeardMessage:
         begin, anchor = self._before / self._rate, heard.anchor
         sample = self._before + anchor.sample * self._rate // RATE
         return HeardMessage(
@@ -238,6 +238,7 @@ class Ear:
             open=_shifted(heard.open, begin),
             position=round(heard.position + begin, 3),
             pause=heard.pause,
+            id=mark,
             replay=AudioPlace(sample=sample, words=list(anchor.words)),
         )
 

@@ -217,6 +217,7 @@ class Heard(Message):
     open: list[SpokenWord] = Field(description="What seems to follow. Replaces those before.")
     position: float = Field(description="Seconds of audio taken into account.")
     pause: bool = Field(description="The sentence ends here.")
+    id: int | None = Field(None, description="Of the flush that ends it.")
     replay: AudioPlace
 
 
