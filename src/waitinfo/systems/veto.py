@@ -51,9 +51,9 @@ Array = NDArray[Any]
 class Head:
     """The network that judges the risk, with one hidden layer.
 
-    sigmoid(out · relu(states · from_states + numbers · from_numbers + bias) + out_bias), in float64:
-    rows computed together or alone then decide alike. Inputs are standardised in training; the
-    first layer contains that already.
+    sigmoid(out · relu(states · from_states + numbers · from_numbers + bias) + out_bias), all of it
+    in float64: rows computed together or alone then decide alike. Inputs are standardised in
+    training; the first layer contains that already.
     """
 
     from_states: Array  # [d, H]
