@@ -13,7 +13,7 @@ from tests.many_languages import saved
 from waitinfo import load
 from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
-from waitinfo.importing.exporting import export_for_hub
+from waitinfo.importing.exporting import export
 from waitinfo.importing.models import read_published
 from waitinfo.importing.sources import find_source, is_published
 from waitinfo.streaming.lag import Dials
@@ -161,7 +161,7 @@ def test_a_folder_for_the_hub_comes_back_the_same(
         if path != "de-en":  # a folder without a card
             shutil.copytree(find_source("de-en"), path)
             (path / "README.md").unlink()
-            export_for_hub(path, folder)
+            export("hub", path, folder)
         card = hub.ModelCard.load(folder / "README.md")
         facts = card.data.to_dict()
         assert (facts["language"], facts["library_name"]) == (["de", "en"], "waitinfo")

@@ -33,7 +33,8 @@ class ModelsArguments(PluginOptions):
     ] = None
     target_language: Annotated[str | None, typer.Option("--to", help="Target language.")] = None
     export: Annotated[
-        str | None, typer.Option(help="Write the model NAME for others: hub (with a card) …")
+        str | None,
+        typer.Option(help="Write the model NAME for others: hub, ctranslate2 or transformers …"),
     ] = None
     out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
     dtype: Annotated[
@@ -53,6 +54,8 @@ def models(options: ModelsArguments) -> None:
         waitinfo models --pack run --out my-model --dtype int8
 
         waitinfo models run --export hub --out my-model
+
+        waitinfo models run --export ctranslate2 --out my-model
 
         waitinfo models --import translate-zh_en-1_9.argosmodel --out zh-en
     """
@@ -131,16 +134,23 @@ def _import(options: ModelsArguments) -> None:
 
 
 def _export(options: ModelsArguments) -> None:
+    from waitinfo.cli.console import progress_bar
     from waitinfo.cli.options import note
-    from waitinfo.importing.exporting import FORMATS, export_for_hub
+    from waitinfo.importing.exporting import FORMATS, HUB, export
     from waitinfo.importing.sources import find_source
 
-    if options.export not in FORMATS:
-        raise unknown("--export", str(options.export), FORMATS)
-    if options.name is None or options.out is None:
+    name, out, kind = options.name, options.out, str(options.export)
+    if kind not in FORMATS:
+        raise unknown("--export", kind, FORMATS)
+    if name is None or out is None:
         raise WaitinfoError("--export: give a model and --out, the folder to write")
-    export_for_hub(find_source(options.name), options.out)
-    note(f"{options.out}: upload it with: hf upload OWNER/{options.out.name} {options.out}")
+    source = find_source(name, "auto" if kind == HUB else "float32", bar=progress_bar)
+    with progress_bar() as progress:
+        export(kind, source, out, progress)
+    if kind == HUB:
+        note(f"{out}: upload it with: hf upload OWNER/{out.name} {out}")
+    else:
+        note(f"{out}: whole sentences, in float32, for {kind}")
 
 
 def _pack(source: Path, out: Path | None, dtype: str) -> None:

@@ -1,4 +1,4 @@
-"""Models in CTranslate2's format, and Argos packages, which hold one.
+"""Models in CTranslate2's format, read and written, and Argos packages, which hold one.
 
 `model.bin` is a list of named arrays. A matrix of 8-bit integers has a scale for each row, stored
 beside it: a weight is the integer divided by the scale.
@@ -10,6 +10,7 @@ import json
 import re
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,15 +20,27 @@ import torch
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.pieces import PieceFile
-from waitinfo.importing.published import Array, Published, cover, special_rows
+from waitinfo.importing.published import (
+    Array,
+    Published,
+    cover,
+    own_bias,
+    shared_pieces,
+    special_rows,
+    write_files,
+)
+from waitinfo.model.config import ModelConfig
 from waitinfo.model.layers import sinusoids
 from waitinfo.text.languages import Languages
+from waitinfo.text.special import NAMES
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
 TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 ACTIVATIONS = {0: "relu", 2: "swish"}
 EPSILON = 1e-5  # of layer norms, where the model does not say
 PACKAGE = ".argosmodel"
+SETTINGS, METADATA = "config.json", "metadata.json"  # the second names the languages, as Argos does
+VERSION, REVISION, POSITIONS = 6, 7, 1024  # of what is written: the last is the longest sentence
 
 
 def find(folder: Path) -> Path | None:
@@ -58,13 +71,18 @@ def read(folder: Path) -> Published:
     arrays = _arrays(path)
     reader = _Weights(arrays, path)
     shape = reader.shape()
-    words = _words(folder)
-    order = [n for n, word in enumerate(words) if word not in ("</s>", "<unk>", "<s>")]
+    words, settings = _words(folder), _settings(folder)
+    first_token = settings.get("decoder_start_token") or "<s>"
+    order = [n for n, word in enumerate(words) if word not in NAMES]
     try:
         eos, unk = words.index("</s>"), words.index("<unk>")
+        zeros = reader.flag("decoder/start_from_zero_embedding")
+        start = None if zeros else words.index(first_token)
     except ValueError:
-        raise WaitinfoError(f"{folder}: its vocabulary has no </s> or no <unk>") from None
-    start = None if reader.flag("decoder/start_from_zero_embedding") else words.index("<s>")
+        raise WaitinfoError(
+            f"{folder}: its vocabulary has no </s>, no <unk> or no {first_token}"
+        ) from None
+    shape["epsilon"] = settings.get("layer_norm_epsilon") or EPSILON
     weights = reader.all(shape["encoder_layers"], shape["decoder_layers"])
     for name in ("source_embedding.weight", "output_bias"):
         weights[name] = special_rows(weights[name], order, eos, unk, start)
@@ -102,8 +120,10 @@ def _arrays(path: Path) -> dict[str, Array]:
 
     try:
         version = number("I")
-        if version != 6:
-            raise WaitinfoError(f"{path}: version {version} of CTranslate2's format; 6 can be read")
+        if version != VERSION:
+            raise WaitinfoError(
+                f"{path}: version {version} of CTranslate2's format; {VERSION} can be read"
+            )
         specification = text()
         if specification != "TransformerSpec":
             raise WaitinfoError(
@@ -144,6 +164,15 @@ def _words(folder: Path) -> list[str]:
     raise WaitinfoError(f"{folder}: no shared_vocabulary.json")
 
 
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / SETTINGS
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except ValueError:
+        raise WaitinfoError(f"{path}: not JSON") from None
+    return found if isinstance(found, dict) else {}
+
+
 def _tokenizer_files(folder: Path) -> tuple[Path, Path]:
     """The SentencePiece files of both sides, in the folder or beside it."""
     for place in (folder, folder.parent):
@@ -154,11 +183,87 @@ def _tokenizer_files(folder: Path) -> tuple[Path, Path]:
 
 
 def _languages(folder: Path) -> Languages:
-    path = folder.parent / "metadata.json"
-    if not path.is_file():
-        return Languages()
-    found = json.loads(path.read_text("utf-8"))
-    return Languages(found.get("from_code"), found.get("to_code"))
+    for path in (folder / METADATA, folder.parent / METADATA):
+        if path.is_file():
+            found = json.loads(path.read_text("utf-8"))
+            return Languages(found.get("from_code"), found.get("to_code"))
+    return Languages()
+
+
+def write(
+    folder: Path, config: ModelConfig, weights: dict[str, Array], vocabulary: Vocabulary,
+    languages: Languages,
+) -> None:  # fmt: skip
+    """A plain model as CTranslate2 loads it, in float32, with its tokenizers beside it."""
+    embedding = weights["source_embedding.weight"]
+    at = torch.arange(POSITIONS)[None]
+    table = sinusoids(at, config.width, config.positions == "closed")[0].numpy()
+    arrays = {"decoder/projection/weight": embedding, "decoder/projection/bias": own_bias(weights)}
+    (activation,) = (n for n, name in ACTIVATIONS.items() if name == config.activation)
+    for side, name in (("encoder", "embeddings_0"), ("decoder", "embeddings")):
+        arrays |= {
+            f"{side}/{name}/weight": embedding,
+            f"{side}/position_encodings/encodings": table,
+            f"{side}/num_heads": np.int16(config.heads),
+            f"{side}/pre_norm": np.int8(config.norm == "pre"),
+            f"{side}/activation": np.int8(activation),
+            f"{side}/scale_embeddings": np.int8(1),
+        }
+    for ours, theirs in modules(config.encoder_layers, config.decoder_layers):
+        first, second = ("gamma", "beta") if theirs.endswith("norm") else ("weight", "bias")
+        if f"{ours}.weight" in weights:
+            arrays[f"{theirs}/{first}"] = weights[f"{ours}.weight"]
+            arrays[f"{theirs}/{second}"] = weights[f"{ours}.bias"]
+    (folder / "model.bin").write_bytes(_encoded(arrays))
+    settings = {
+        "add_source_bos": False, "add_source_eos": True, "bos_token": "<s>", "eos_token": "</s>",
+        "unk_token": "<unk>", "decoder_start_token": "<s>", "layer_norm_epsilon": config.epsilon,
+    }  # fmt: skip
+    words = shared_pieces(vocabulary, len(embedding))
+    named = {"from_code": languages.source, "to_code": languages.target}
+    files = {"shared_vocabulary.json": words, SETTINGS: settings, METADATA: named}
+    write_files(folder, vocabulary, files)
+
+
+def _encoded(arrays: dict[str, Array]) -> bytes:
+    """Named arrays as `_arrays` reads them; one that has several names is stored once."""
+
+    def text(name: str) -> bytes:
+        return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+
+    kinds = {np.dtype(kind): number for number, kind in TYPES.items()}
+    first: dict[int, str] = {}
+    for name, array in arrays.items():
+        first.setdefault(id(array), name)
+    stored = {name: np.asarray(arrays[name], order="C") for name in first.values()}
+    out = [struct.pack("<I", VERSION), text("TransformerSpec"), struct.pack("<I", REVISION)]
+    out.append(struct.pack("<I", len(stored)))
+    for name, array in stored.items():
+        shape = struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        kind = struct.pack("<BI", kinds[array.dtype], array.nbytes)
+        out += [text(name), shape, kind, array.tobytes()]
+    others = {name: first[id(array)] for name, array in arrays.items() if name not in stored}
+    out.append(struct.pack("<I", len(others)))
+    return b"".join([*out, *(text(a) + text(b) for a, b in others.items())])
+
+
+def modules(encoder_layers: int, decoder_layers: int) -> Iterator[tuple[str, str]]:
+    """Every linear layer and norm: what it is called here, and there."""
+    for side, count in (("encoder", encoder_layers), ("decoder", decoder_layers)):
+        for number in range(count):
+            ours, theirs = f"{side}_layers.{number}", f"{side}/layer_{number}"
+            yield f"{ours}.attention.project", f"{theirs}/self_attention/linear_0"
+            yield f"{ours}.attention.out", f"{theirs}/self_attention/linear_1"
+            yield f"{ours}.around_attention.norm", f"{theirs}/self_attention/layer_norm"
+            if side == "decoder":
+                yield f"{ours}.cross.queries", f"{theirs}/attention/linear_0"
+                yield f"{ours}.cross.project", f"{theirs}/attention/linear_1"
+                yield f"{ours}.cross.out", f"{theirs}/attention/linear_2"
+                yield f"{ours}.around_cross.norm", f"{theirs}/attention/layer_norm"
+            yield f"{ours}.feed_forward.inner", f"{theirs}/ffn/linear_0"
+            yield f"{ours}.feed_forward.out", f"{theirs}/ffn/linear_1"
+            yield f"{ours}.around_feed_forward.norm", f"{theirs}/ffn/layer_norm"
+        yield f"{side}_norm", f"{side}/layer_norm"
 
 
 class _Weights:
@@ -199,7 +304,6 @@ class _Weights:
             "encoder": "bidirectional",
             "activation": ACTIVATIONS[activation],
             "output_bias": True,
-            "epsilon": EPSILON,
             "positions": self.positions(),
         }
 
@@ -227,23 +331,12 @@ class _Weights:
         out = {"source_embedding.weight": embedding}
         bias = self.arrays.get("decoder/projection/bias")
         out["output_bias"] = np.zeros(len(embedding), np.float32) if bias is None else bias
-        for side, count in (("encoder", encoder_layers), ("decoder", decoder_layers)):
-            for number in range(count):
-                ours, theirs = f"{side}_layers.{number}", f"{side}/layer_{number}"
-                out |= self.linear(f"{ours}.attention.project", f"{theirs}/self_attention/linear_0")
-                out |= self.linear(f"{ours}.attention.out", f"{theirs}/self_attention/linear_1")
-                out |= self.norm(f"{ours}.around_attention", f"{theirs}/self_attention")
-                if side == "decoder":
-                    for part, place in (("queries", 0), ("project", 1), ("out", 2)):
-                        name = f"{theirs}/attention/linear_{place}"
-                        out |= self.linear(f"{ours}.cross.{part}", name)
-                    out |= self.norm(f"{ours}.around_cross", f"{theirs}/attention")
-                out |= self.linear(f"{ours}.feed_forward.inner", f"{theirs}/ffn/linear_0")
-                out |= self.linear(f"{ours}.feed_forward.out", f"{theirs}/ffn/linear_1")
-                out |= self.norm(f"{ours}.around_feed_forward", f"{theirs}/ffn")
-            if f"{side}/layer_norm/gamma" in self.arrays:
-                last = self.norm("", f"{side}")
-                out |= {f"{side}_norm{name.removeprefix('.norm')}": a for name, a in last.items()}
+        for ours, theirs in modules(encoder_layers, decoder_layers):
+            if not theirs.endswith("layer_norm"):
+                out |= self.linear(ours, theirs)
+            elif "layers" in ours or f"{theirs}/gamma" in self.arrays:  # the last may be missing
+                out[f"{ours}.weight"] = self.array(f"{theirs}/gamma")
+                out[f"{ours}.bias"] = self.array(f"{theirs}/beta")
         return out
 
     def linear(self, ours: str, theirs: str) -> dict[str, Array]:
@@ -251,12 +344,6 @@ class _Weights:
         if bias is None:
             bias = np.zeros(len(weight), np.float32)
         return {f"{ours}.weight": weight, f"{ours}.bias": bias.astype(np.float32)}
-
-    def norm(self, ours: str, theirs: str) -> dict[str, Array]:
-        return {
-            f"{ours}.norm.weight": self.array(f"{theirs}/layer_norm/gamma"),
-            f"{ours}.norm.bias": self.array(f"{theirs}/layer_norm/beta"),
-        }
 
     def array(self, name: str) -> Array:
         """A tensor in float32."""

@@ -1,15 +1,19 @@
-"""What every reader of a published model returns: a shape, weights by our names, vocabularies."""
+"""What readers of published models return, a shape, weights by our names, vocabularies; and the way
+back, for models that are written for others.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from waitinfo.text.languages import UNKNOWN, Languages
-from waitinfo.text.special import BOS, EOS, SPECIALS, UNK
+from waitinfo.text.special import BOS, EOS, PAD, SPECIALS, UNK
 from waitinfo.text.tokenizer import Vocabulary
 
 Array = NDArray[Any]
@@ -54,3 +58,37 @@ def cover(weights: dict[str, Array], size: int) -> None:
             [embedding, np.repeat(embedding[[UNK]], missing, 0)]
         )
         weights["output_bias"] = np.concatenate([bias, np.full(missing, NEVER, np.float32)])
+
+
+# The way back
+
+
+def own_bias(weights: dict[str, Array]) -> Array:
+    """The output bias, which also says what is never written; zeros where there is none."""
+    size = len(weights["source_embedding.weight"])
+    bias = weights.get("output_bias", np.zeros(size, np.float32)).copy()
+    bias[[PAD, BOS]] = NEVER
+    return bias
+
+
+def shared_pieces(vocabulary: Vocabulary, size: int) -> list[str]:
+    """The text of every row of a shared embedding.
+
+    Rows that only one of two tokenizers has, or none, are never written and embed what <unk> does.
+    """
+    sides = [
+        [side.piece(token) for token in range(min(size, len(side)))]
+        for side in (vocabulary.source, vocabulary.target)
+    ]
+    same = [a if a == b else "" for a, b in zip(*sides, strict=False)]
+    same += [""] * (size - len(same))
+    return [piece or f"<unused {row}>" for row, piece in enumerate(same)]
+
+
+def write_files(folder: Path, vocabulary: Vocabulary, files: dict[str, Any]) -> None:
+    """JSON files by name, and the tokenizers of both sides."""
+    for name, content in files.items():
+        text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+        (folder / name).write_text(text, "utf-8")
+    vocabulary.source.save(folder / "source.spm")
+    vocabulary.target.save(folder / "target.spm")

@@ -140,7 +140,8 @@ def _text(name: str, value: Any) -> str:
 
 INHERITED = (  # settings of a model that one which starts from it has, too
     "width", "ffn", "encoder_layers", "decoder_layers", "heads", "norm", "decoder", "activation",
-    "output_bias", "epsilon", "positions", "first_position",
+    "output_bias", "epsilon", "positions", "first_position", "dropout", "attention_dropout",
+    "activation_dropout",
 )  # fmt: skip
 
 
