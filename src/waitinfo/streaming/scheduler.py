@@ -11,11 +11,11 @@ call everything here except `push` with `wait`, `wait_for_events` and `lead`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.channel import Arrival, Channel, Heard, Listener, Mark, Rounds
@@ -24,6 +24,9 @@ from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
 HISTORY = 2000  # events, and translated words, that a stream remembers
@@ -364,7 +367,7 @@ class Scheduler:
                 self._close(channel, leader=True)
         for error in failures.values():
             if not isinstance(error, WaitinfoError):
-                logging.getLogger(__name__).error("a stream failed", exc_info=error)
+                _log().error("a stream failed", exc_info=error)
             self._observe(lambda error=error: self.observer.failed(error))  # type: ignore[misc]
         return [*touched, *failures]
 
@@ -398,4 +401,10 @@ class Scheduler:
         try:
             report()
         except Exception:
-            logging.getLogger(__name__).exception("an observer failed")
+            _log().exception("an observer failed")
+
+
+def _log() -> Logger:
+    import logging
+
+    return logging.getLogger(__name__)

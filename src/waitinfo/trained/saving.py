@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -302,6 +301,8 @@ def checksum(tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
     """The checksum of these weights as a setting that translations depend on; none without any."""
     if not tensors:
         return {}
+    import hashlib
+
     return {"policy": hashlib.sha256(save(_in_order(tensors))).hexdigest()}
 
 
