@@ -56,7 +56,7 @@ def read_package(path: Path) -> Published:
 def read(folder: Path) -> Published:
     path = folder / "model.bin"
     arrays = _arrays(path)
-    reader = _Weights(arrays, path)
+    reader = _ConvertedWeights(arrays, path)
     shape = reader.shape()
     words = _words(folder)
     order = [n for n, word in enumerate(words) if word not in ("</s>", "<unk>", "<s>")]
@@ -161,7 +161,7 @@ def _languages(folder: Path) -> Languages:
     return Languages(found.get("from_code"), found.get("to_code"))
 
 
-class _Weights:
+class _ConvertedWeights:
     def __init__(self, arrays: dict[str, Array], path: Path) -> None:
         self.arrays, self.path = arrays, path
 

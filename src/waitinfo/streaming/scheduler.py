@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Heard, Listener, Mark, Rounds
+from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Rounds, Said
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
@@ -92,7 +92,7 @@ class Scheduler:
 
     def submit(
         self,
-        texts: Mapping[Channel, Heard],
+        texts: Mapping[Channel, Said],
         served_by: object | None = None,
         at: float | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ class Scheduler:
         now, clock = time.monotonic(), self.clock()
         with self._lock:
             for channel, text in texts.items():
-                if not isinstance(text, Heard):
+                if not isinstance(text, Said):
                     raise WaitinfoError(f"a stream takes text, not {type(text).__name__}")
                 channel.check(at)
             for channel, text in texts.items():
@@ -176,7 +176,7 @@ class Scheduler:
     # Waiting for streams
 
     def push(
-        self, texts: Mapping[Channel, Heard], wait: bool = True, at: float | None = None
+        self, texts: Mapping[Channel, Said], wait: bool = True, at: float | None = None
     ) -> dict[Channel, list[Event]]:
         """Hand in text or marks, and wait until nothing more can be done; the events that follow.
 

@@ -160,7 +160,7 @@ def _save_narrow(
 ) -> None:
     import torch
 
-    from waitinfo.model.tensors import save_weights
+    from waitinfo.trained.tensors import save_weights
 
     # Only matrices are stored in low precision: info parameters are small, and the policy decides
     # on sums of info.
@@ -241,7 +241,7 @@ def _build_model(
         others = {name: array for name, array in stored.items() if name not in info}
         return IntegerModel(config, {**quantize(others), **info})
     try:
-        from waitinfo.trained.floats import float_model
+        from waitinfo.trained.tensors import float_model
     except ModuleNotFoundError:
         raise WaitinfoError(
             f"dtype {dtype}: needs torch; pip install 'waitinfo[train]', or use a packed model "
