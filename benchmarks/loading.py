@@ -13,6 +13,7 @@ and times `make demo` there to its first sentence, which takes some seconds to s
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import statistics
 import subprocess
@@ -82,6 +83,7 @@ def their_command(model: str | None, folder: Path) -> list[str]:
 def cold_starts(model: str | None, times: int) -> dict[str, dict[str, float]]:
     """Median seconds and memory of every command, which take turns."""
     name = model or "de-en"
+    compileall.compile_dir(ROOT / "src", quiet=1)  # as pip does with what it installs
     with tempfile.TemporaryDirectory() as folder:
         commands = {
             "waitinfo translate": [

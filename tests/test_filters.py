@@ -9,10 +9,10 @@ import pytest
 
 from tests.conftest import toy_pairs, write_pairs
 from waitinfo.distillation.filters import (
+    Candidates,
     Chooser,
     ChosenTranslation,
     Filters,
-    Task,
     is_copy,
     is_repetitive,
     read_translations,
@@ -151,26 +151,31 @@ def test_bleu_is_that_of_sacrebleu() -> None:
 # Choices
 
 
-def task(reference: str | None, *translations: str, scores: list[float] | None = None) -> Task:
-    return Task(
+def candidates(
+    reference: str | None, *translations: str, scores: list[float] | None = None
+) -> Candidates:
+    return Candidates(
         "das ist ein Haus", reference, list(translations), scores, [(4, 4)] * len(translations)
     )
 
 
 def test_the_best_that_passes_is_chosen() -> None:
     by_score = Chooser("score", Filters())
-    assert by_score.choose(task(None, "one house", "a house")) == ChosenTranslation(0, None)
-    assert by_score.choose(task(None, "a", "b", "c", scores=[-3, -1, -2])) == ChosenTranslation(
-        1, None
-    )
-    assert by_score.choose(task(None, "", "no no no no", "b")) == ChosenTranslation(2, None)
-    assert by_score.choose(task(None, "", "no no no no")) == ChosenTranslation(None, "empty")
+    assert by_score.choose(candidates(None, "one house", "a house")) == ChosenTranslation(0, None)
+    assert by_score.choose(
+        candidates(None, "a", "b", "c", scores=[-3, -1, -2])
+    ) == ChosenTranslation(1, None)
+    assert by_score.choose(candidates(None, "", "no no no no", "b")) == ChosenTranslation(2, None)
+    assert by_score.choose(candidates(None, "", "no no no no")) == ChosenTranslation(None, "empty")
     by_similarity = Chooser("chrf", Filters())
     right = "that is a house"
-    assert by_similarity.choose(task(right, "x", "this is a house", "that is a houses")).number == 2
-    assert Chooser("bleu", Filters()).choose(task(right, "x", right)).number == 1
+    assert (
+        by_similarity.choose(candidates(right, "x", "this is a house", "that is a houses")).number
+        == 2
+    )
+    assert Chooser("bleu", Filters()).choose(candidates(right, "x", right)).number == 1
     # Without a reference, the teacher's order counts.
-    assert by_similarity.choose(task(None, "x", right)).number == 0
+    assert by_similarity.choose(candidates(None, "x", right)).number == 0
     with pytest.raises(WaitinfoError, match="unknown choose 'best'; choose one of: score, chrf"):
         Chooser("best", Filters())
 

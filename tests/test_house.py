@@ -169,9 +169,9 @@ def test_nothing_is_imported_in_a_circle() -> None:
 # All other modules can be imported without torch.
 NEED_TORCH = re.compile(
     r"waitinfo\.(training\.(?!display|__)|analysis\.(?!drawing|report|summaries|tagger)|importing\.(?!sources)|"
-    r"distillation\.|systems\.networks\.|streaming\.recorded|trained\.floats|"
-    r"translation\.(beam|sampling|search)|"
-    r"model\.(attention|batch|cache|info|kernels|layers|loss|row_layers|tensors|transformer)|"
+    r"distillation\.|systems\.networks\.|streaming\.recorded|trained\.tensors|"
+    r"translation\.(beam|search)|"
+    r"model\.(attention|batch|cache|info|kernels|layers|loss|row_layers|transformer)|"
     r"model\.integers\.(measuring|tensors))"
 )
 

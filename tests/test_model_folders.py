@@ -16,7 +16,6 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.model.integers.packing import CENTER, REPEATED, SCALE, dequantize, quantize
 from waitinfo.model.stored import load_stored
-from waitinfo.model.tensors import read_tensors, save_weights
 from waitinfo.streaming.translator import load
 from waitinfo.systems import build_system
 from waitinfo.text.languages import Languages
@@ -24,6 +23,7 @@ from waitinfo.text.tokenizer import Vocabulary, VocabularySpec, train_tokenizer
 from waitinfo.trained import folder as folders
 from waitinfo.trained.folder import bundled_models
 from waitinfo.trained.saving import load_model, save_model
+from waitinfo.trained.tensors import read_tensors, save_weights
 
 
 @pytest.fixture

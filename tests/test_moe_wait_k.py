@@ -16,7 +16,6 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import ModelConfig, Transformer
 from waitinfo.model.attention import merge_heads
 from waitinfo.model.info import cross_bias
-from waitinfo.model.tensors import read_tensors
 from waitinfo.model.views import Memory, SourceView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system
@@ -24,6 +23,7 @@ from waitinfo.systems.moe_wait_k import spread_lags
 from waitinfo.systems.networks.moe import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.saving import load_model
+from waitinfo.trained.tensors import read_tensors
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
 

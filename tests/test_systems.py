@@ -36,7 +36,7 @@ from waitinfo.text.special import EOS
 from waitinfo.trained.saving import load_model
 from waitinfo.training import train
 from waitinfo.training.display import SilentDisplay
-from waitinfo.training.graphs import recordable, stage
+from waitinfo.training.updates import recordable, stage
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -29,9 +29,8 @@ from waitinfo.trained.saving import LoadedModel
 from waitinfo.translation import decoding
 from waitinfo.translation.beam import BeamSearch
 from waitinfo.translation.decoding import Budget, SentenceDecoder, TranslationOptions
-from waitinfo.translation.lines import translations
+from waitinfo.translation.lines import SentenceCutter, translations
 from waitinfo.translation.search import GreedySearch, Sampler, combine, mix, sentence_keys, uniform
-from waitinfo.translation.sentences import SentenceCutter
 
 PIECES = ["ba", "be.", "bi!", "dr.", "3.", "du?)", "…", "\t", " ", "x" * 9, "ü", "\u2581", "…”"]
 UNSPACED = ["日本。", "「見。」と", "行！？今", "か\u3099", "z.B日。a.", "東京"]

@@ -6,7 +6,6 @@ An unknown key or a value of the wrong type raises an error that names it and li
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -107,6 +106,8 @@ _CONVERTERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

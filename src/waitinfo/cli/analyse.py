@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import ModelOptions, numbers, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.systems import check_dial
@@ -31,60 +30,58 @@ BY_TOKENS = ("wait-info", "wait-k", "multipath", "moe-wait-k")  # systems with s
 class AnalyseArguments(ModelOptions):
     """What `analyse` is given."""
 
-    source: Annotated[Path, typer.Option(help="Test sentences, one per line.")]
-    reference: Annotated[Path, typer.Option(help="Their translations.")]
-    out: Annotated[Path, typer.Option(help="Folder for numbers, pictures and report.html.")]
+    source: Annotated[Path, Option(help="Test sentences, one per line.")]
+    reference: Annotated[Path, Option(help="Their translations.")]
+    out: Annotated[Path, Option(help="Folder for numbers, pictures and report.html.")]
     what: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="pos, ratio, early-stop, attention, case, difficulty, significance, separated "
             "by commas [default: all that can be made]."
         ),
     ] = None
     k: Annotated[
-        str | None, typer.Option(help="Dial values, for example 1,3,5 [default: 1,3,5,7,9].")
+        str | None, Option(help="Dial values, for example 1,3,5 [default: 1,3,5,7,9].")
     ] = None
     against: Annotated[
-        Path | None, typer.Option(help="A second model or run folder, to compare with.")
+        Path | None, Option(help="A second model or run folder, to compare with.")
     ] = None
     against_system: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Decode the second one with this system [default: its own with --against; else "
             "multipath, which is wait-k with any k]."
         ),
     ] = None
     against_set: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="An option of the second system, as catch_up=6; with several values, as "
             "catch_up=0,6,10, significance compares with each."
         ),
     ] = field(default_factory=list)
     against_k: Annotated[
-        str | None, typer.Option(help="Its dial values [default: those of --k, or its own].")
+        str | None, Option(help="Its dial values [default: those of --k, or its own].")
     ] = None
     source_tags: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="For pos: a file of tagged source words to train a tagger on and one to test it "
             "on (word, tab, UPOS tag), or spacy:MODEL or stanza:LANGUAGE."
         ),
     ] = field(default_factory=list)
-    target_tags: Annotated[list[str], typer.Option(help="The same for the target language.")] = (
-        field(default_factory=list)
+    target_tags: Annotated[list[str], Option(help="The same for the target language.")] = field(
+        default_factory=list
     )
     case: Annotated[
         int | None,
-        typer.Option(
-            help="Line of the sentence for the case study [default: the first short one]."
-        ),
+        Option(help="Line of the sentence for the case study [default: the first short one]."),
     ] = None
     sentences: Annotated[
-        int, typer.Option(help="Analyse so many, spread over the test set [default: all].")
+        int, Option(help="Analyse so many, spread over the test set [default: all].")
     ] = 0
     x: Annotated[
-        str, typer.Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")
+        str, Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")
     ] = "paper.AL"
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from waitinfo.cli.flags import VERBS, find_verb, options_of, read
 from waitinfo.errors import WaitinfoError
 
 STOPPED = 130  # exit status after Ctrl-C
+SENTENCES: dict[type[Exception], str] = {
+    EOFError: "the input ends too early",
+    MemoryError: "out of memory",
+    RecursionError: "the input is nested too deeply",
+}
+EXTRAS = {"torch": "train", "rich": "cli", "typer": "cli"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    if arguments is None:  # this is the program: what it loads is no garbage
+        gc.set_threshold(100_000)
+        atexit.register(gc.freeze)
     try:
         _replace_closed_streams()
         _run([_readable(a) for a in (sys.argv[1:] if arguments is None else arguments)])
@@ -25,14 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error.sentence)
     except KeyboardInterrupt:
         _fail("stopped", STOPPED)
-    except MemoryError:
-        _fail("out of memory")
+    except tuple(SENTENCES) as error:
+        _fail(next(said for kind, said in SENTENCES.items() if isinstance(error, kind)))
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "torch":
+        name = (error.name or "").partition(".")[0]
+        if name not in EXTRAS:
             raise
-        _fail("this needs torch, which is not installed: pip install 'waitinfo[train]'")
-    except RecursionError:
-        _fail("the input is nested too deeply")
+        _fail(f"this needs {name}, which is not installed: pip install 'waitinfo[{EXTRAS[name]}]'")
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -76,20 +87,21 @@ def _readable(argument: str) -> str:
 
 
 def _run(arguments: Sequence[str]) -> None:
-    try:
-        import rich  # noqa: F401
-        import typer
-    except ImportError:
-        raise WaitinfoError("the command line needs: pip install 'waitinfo[cli]'") from None
+    if arguments and arguments[0] in VERBS:
+        verb = find_verb(arguments[0])
+        options = read(options_of(verb), arguments[1:])
+        if options is not None:
+            verb(options)
+            sys.exit(0)
+    import typer
+
     from waitinfo.cli.verbs import make_app
 
     given = list(arguments) or ["--help"]
     try:
         code = make_app(given)(args=given, prog_name="waitinfo", standalone_mode=False)
     except typer.Abort as error:  # what typer makes of Ctrl-C, and of an end of input
-        if isinstance(error.__cause__ or error.__context__, EOFError):
-            raise WaitinfoError("the input ends too early") from None
-        raise KeyboardInterrupt from None
+        raise (error.__cause__ or error.__context__ or KeyboardInterrupt()) from None
     except Exception as error:
         if not hasattr(error, "format_message"):  # only errors of usage have one
             raise

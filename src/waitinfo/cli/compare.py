@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Argument, Option
 from waitinfo.cli.options import Paths, numbers
 from waitinfo.errors import WaitinfoError
 
@@ -20,46 +19,40 @@ if TYPE_CHECKING:
 class CompareArguments:
     """What `compare` is given."""
 
-    results: Annotated[Paths, typer.Argument(help="Folders, .json or .jsonl files of evaluate.")]
-    out: Annotated[Path | None, typer.Option(help="Figure to draw: .svg, .png or .pdf.")] = None
-    x: Annotated[str, typer.Option(help="Latency on the x-axis: paper.AL, word.LAAL, …")] = (
-        "paper.AL"
-    )
+    results: Annotated[Paths, Argument(help="Folders, .json or .jsonl files of evaluate.")]
+    out: Annotated[Path | None, Option(help="Figure to draw: .svg, .png or .pdf.")] = None
+    x: Annotated[str, Option(help="Latency on the x-axis: paper.AL, word.LAAL, …")] = "paper.AL"
     y: Annotated[
         str | None,
-        typer.Option(help="Quality on the y-axis: BLEU, BLEU_lowercase, chrF, … [default: BLEU]."),
+        Option(help="Quality on the y-axis: BLEU, BLEU_lowercase, chrF, … [default: BLEU]."),
     ] = None
     at: Annotated[
         str | None,
-        typer.Option(help="Latencies to compare at, for example 3,5,8 [default: round numbers]."),
+        Option(help="Latencies to compare at, for example 3,5,8 [default: round numbers]."),
     ] = None
     baseline: Annotated[
-        str | None, typer.Option(help="Curve that others are compared with [default: the first].")
+        str | None, Option(help="Curve that others are compared with [default: the first].")
     ] = None
     only: Annotated[
         str | None,
-        typer.Option(help="These curves in this order, for example wait-info,multipath."),
+        Option(help="These curves in this order, for example wait-info,multipath."),
     ] = None
     where: Annotated[
         list[str],
-        typer.Option(help="Only points with this FIELD=VALUE: set=newstest2015, seed=1,2, …"),
+        Option(help="Only points with this FIELD=VALUE: set=newstest2015, seed=1,2, …"),
     ] = field(default_factory=list)
     published: Annotated[
         str | None,
-        typer.Option(help="Also show the paper's figures: 'de-en base', 'en-vi small', …"),
+        Option(help="Also show the paper's figures: 'de-en base', 'en-vi small', …"),
     ] = None
     paired: Annotated[
-        bool, typer.Option("--paired", help="Test differences for significance (bootstrap).")
+        bool, Option("--paired", help="Test differences for significance (bootstrap).")
     ] = False
     labels: Annotated[
-        bool, typer.Option("--labels/--no-labels", help="Write dial values at the points.")
+        bool, Option("--labels/--no-labels", help="Write dial values at the points.")
     ] = True
-    bands: Annotated[
-        bool, typer.Option("--bands/--no-bands", help="Show confidence intervals.")
-    ] = True
-    title: Annotated[
-        str, typer.Option(help="Title of the figure [default: name of the test set].")
-    ] = ""
+    bands: Annotated[bool, Option("--bands/--no-bands", help="Show confidence intervals.")] = True
+    title: Annotated[str, Option(help="Title of the figure [default: name of the test set].")] = ""
 
 
 def compare(options: CompareArguments) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import BatchOptions, Paths, use_threads
 from waitinfo.errors import unknown
 
@@ -24,43 +23,39 @@ BEAM = 5  # of full-sentence teachers
 class DistillArguments(BatchOptions):
     """What `distill` is given."""
 
-    teacher: Annotated[
-        Paths, typer.Option(help="Model or run folders; several translate together.")
-    ]
-    data: Annotated[Path | None, typer.Option(help="A corpus made by prepare, or a TSV file.")] = (
-        None
-    )
-    out: Annotated[Path, typer.Option(help="Corpus folder to write, or a .tsv file.")]
-    text: Annotated[Paths, typer.Option(help="Further source text, which has no translation.")] = (
-        field(default_factory=list)
+    teacher: Annotated[Paths, Option(help="Model or run folders; several translate together.")]
+    data: Annotated[Path | None, Option(help="A corpus made by prepare, or a TSV file.")] = None
+    out: Annotated[Path, Option(help="Corpus folder to write, or a .tsv file.")]
+    text: Annotated[Paths, Option(help="Further source text, which has no translation.")] = field(
+        default_factory=list
     )
     mix: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="Share of the pairs of an origin: original=0.5, distilled=1, monotone=1 "
             "[default: all of each]."
         ),
     ] = field(default_factory=list)
     system: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Translate by this system: wait-k or wait-info makes monotone pairs "
             "[default: the teacher's own]."
         ),
     ] = None
     beam: Annotated[
-        int | None, typer.Option(help="Beam width [default: 5 for full-sentence teachers].")
+        int | None, Option(help="Beam width [default: 5 for full-sentence teachers].")
     ] = None
     best: Annotated[
         int | None,
-        typer.Option(help="Translations to choose from [default: the beam, or 1 by score]."),
+        Option(help="Translations to choose from [default: the beam, or 1 by score]."),
     ] = None
     choose: Annotated[
         str,
-        typer.Option(help="By the teacher's score, or by chrf or bleu against the reference."),
+        Option(help="By the teacher's score, or by chrf or bleu against the reference."),
     ] = "score"
-    max_tokens: Annotated[int, typer.Option(help="Longest sentence kept, in tokens.")] = 250
-    max_ratio: Annotated[float, typer.Option(help="Largest length ratio kept.")] = 3.0
+    max_tokens: Annotated[int, Option(help="Longest sentence kept, in tokens.")] = 250
+    max_ratio: Annotated[float, Option(help="Largest length ratio kept.")] = 3.0
 
 
 def distill(options: DistillArguments) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import Beam, Ending, ModelOptions, check_beam, numbers, use_threads
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import check_dial
@@ -29,72 +28,66 @@ BLOCK = "25"  # lines of a document where --documents does not say
 class EvaluateArguments(ModelOptions):
     """What `evaluate` is given."""
 
-    source: Annotated[Path | None, typer.Option(help="Test sentences, one per line.")] = None
-    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None
+    source: Annotated[Path | None, Option(help="Test sentences, one per line.")] = None
+    reference: Annotated[Path | None, Option(help="Their translations.")] = None
     audio: Annotated[
         Path | None,
-        typer.Option(help="Instead of them: recordings, in a manifest of one JSON object a line."),
+        Option(help="Instead of them: recordings, in a manifest of one JSON object a line."),
     ] = None
-    recogniser: Annotated[str, typer.Option(help="With --audio: as listen --recogniser.")] = (
+    recogniser: Annotated[str, Option(help="With --audio: as listen --recogniser.")] = (
         "whisper-base"
     )
     every: Annotated[
-        float | None, typer.Option(help="With --audio: seconds between looks [default: 0.8].")
+        float | None, Option(help="With --audio: seconds between looks [default: 0.8].")
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for one JSON per point, or a .jsonl file to add points to."),
+        Option(help="Folder for one JSON per point, or a .jsonl file to add points to."),
     ] = None
     k: Annotated[
-        str | None, typer.Option(help="Dial values, for example 1,3,5 [default: the system's own].")
+        str | None, Option(help="Dial values, for example 1,3,5 [default: the system's own].")
     ] = None
     lag: Annotated[
-        str | None, typer.Option(help="Lags in words instead, for example 3,4 (calibrated models).")
+        str | None, Option(help="Lags in words instead, for example 3,4 (calibrated models).")
     ] = None
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Store in the model which dial has which lag.")
+        bool, Option("--calibrate", help="Store in the model which dial has which lag.")
     ] = False
     documents: Annotated[
         str | None,
-        typer.Option(
-            help="One stream for each document: all, lines per document, or a file of names."
-        ),
+        Option(help="One stream for each document: all, lines per document, or a file of names."),
     ] = None
-    segment: Annotated[
-        str, typer.Option(help="How documents are divided: as translate --segment.")
-    ] = AUTO
+    segment: Annotated[str, Option(help="How documents are divided: as translate --segment.")] = (
+        AUTO
+    )
     condition: Annotated[
         str | None,
-        typer.Option(help="clean, lower, errors-N, documents, documents-lower, …, or all."),
+        Option(help="clean, lower, errors-N, documents, documents-lower, …, or all."),
     ] = None
     ending: Ending = "guard"
     beam: Beam = 1
-    name: Annotated[str | None, typer.Option(help="Name of the curve [default: the system's].")] = (
-        None
-    )
+    name: Annotated[str | None, Option(help="Name of the curve [default: the system's].")] = None
     label: Annotated[
-        str | None, typer.Option(help="What to write at the point in a plot [default: k].")
+        str | None, Option(help="What to write at the point in a plot [default: k].")
     ] = None
     run: Annotated[
         str | None,
-        typer.Option(help="Name of the training run [default: the run folder's name]."),
+        Option(help="Name of the training run [default: the run folder's name]."),
     ] = None
     save_text: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--save-text/--no-save-text",
             help="Keep translations and instances.log [default: where --out is a folder].",
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Recompute existing points.")] = (
-        False
-    )
+    overwrite: Annotated[bool, Option("--overwrite", help="Recompute existing points.")] = False
     rate: Annotated[
         float | None,
-        typer.Option(help="Words per second: also measure latency with computation at this rate."),
+        Option(help="Words per second: also measure latency with computation at this rate."),
     ] = None
-    timed: Annotated[int, typer.Option(help="Sentences to measure it on.")] = 100
-    comet: Annotated[bool, typer.Option("--comet", help="Score COMET too (an extra).")] = False
+    timed: Annotated[int, Option(help="Sentences to measure it on.")] = 100
+    comet: Annotated[bool, Option("--comet", help="Score COMET too (an extra).")] = False
 
 
 def evaluate(options: EvaluateArguments) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Argument, Option
 from waitinfo.cli.options import ModelOptions, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
@@ -29,49 +28,49 @@ class ListenArguments(ModelOptions):
 
     input: Annotated[
         str | None,
-        typer.Argument(help="- for standard input: WAV, or 16-bit PCM, 16 kHz.", metavar="[-]"),
+        Argument(help="- for standard input: WAV, or 16-bit PCM, 16 kHz.", metavar="[-]"),
     ] = None
     audio: Annotated[
         Path | None,
-        typer.Option(help="An audio file: WAV, FLAC, MP3 or Ogg, as fast as it can be heard."),
+        Option(help="An audio file: WAV, FLAC, MP3 or Ogg, as fast as it can be heard."),
     ] = None
     microphone: Annotated[
         str | None,
-        typer.Option(help="A microphone, by a part of its name or its number [default: yours]."),
+        Option(help="A microphone, by a part of its name or its number [default: yours]."),
     ] = None
     pace: Annotated[
-        bool, typer.Option("--pace", help="Let a file come at its own pace, as if spoken now.")
+        bool, Option("--pace", help="Let a file come at its own pace, as if spoken now.")
     ] = False
     recogniser: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A folder, or a name: whisper-base, nemo-parakeet-tdt-0.6b-v3, "
             "faster-whisper:small, vosk:de, …"
         ),
     ] = "whisper-base"
     language: Annotated[
         str | None,
-        typer.Option(help="The speaker's language [default: the model's source language]."),
+        Option(help="The speaker's language [default: the model's source language]."),
     ] = None
     every: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Seconds between looks at what is being said; more on a slow machine "
             "[default: 0.8]."
         ),
     ] = None
     k: Annotated[
         float | None,
-        typer.Option(help="Latency: a larger value waits longer [default: the system's own]."),
+        Option(help="Latency: a larger value waits longer [default: the system's own]."),
     ] = None
     lag: Annotated[
         float | None,
-        typer.Option(help="Hold this lag in words instead of --k (calibrated models)."),
+        Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
     captions: Annotated[
-        Path | None, typer.Option(help="Write subtitles here: a name in .srt or .vtt.")
+        Path | None, Option(help="Write subtitles here: a name in .srt or .vtt.")
     ] = None
-    show: Annotated[str, typer.Option(help="words: two lines; json: an event a line.")] = "words"
+    show: Annotated[str, Option(help="words: two lines; json: an event a line.")] = "words"
 
 
 def listen(options: ListenArguments) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from waitinfo.cli.flags import Argument, Option
 from waitinfo.cli.options import PluginOptions
 from waitinfo.errors import WaitinfoError, unknown
 
@@ -17,28 +16,28 @@ from waitinfo.errors import WaitinfoError, unknown
 class ModelsArguments(PluginOptions):
     """What `models` is given."""
 
-    name: Annotated[str | None, typer.Argument(help="Show this model's card.")] = None
+    name: Annotated[str | None, Argument(help="Show this model's card.")] = None
     pack: Annotated[
-        Path | None, typer.Option(help="Write a small copy of this model or run folder …")
+        Path | None, Option(help="Write a small copy of this model or run folder …")
     ] = None
     published: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--import",
             help="Write a published model as a model folder: Firefox, CTranslate2, .argosmodel …",
         ),
     ] = None
     source_language: Annotated[
-        str | None, typer.Option("--from", help="Source language, if the model does not say it.")
+        str | None, Option("--from", help="Source language, if the model does not say it.")
     ] = None
-    target_language: Annotated[str | None, typer.Option("--to", help="Target language.")] = None
+    target_language: Annotated[str | None, Option("--to", help="Target language.")] = None
     export: Annotated[
         str | None,
-        typer.Option(help="Write the model NAME for others: hub, ctranslate2 or transformers …"),
+        Option(help="Write the model NAME for others: hub, ctranslate2 or transformers …"),
     ] = None
-    out: Annotated[Path | None, typer.Option(help="… into this folder.")] = None
+    out: Annotated[Path | None, Option(help="… into this folder.")] = None
     dtype: Annotated[
-        str, typer.Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
+        str, Option(help="How weights are stored: int8, float16, bfloat16 or float32.")
     ] = "int8"
 
 

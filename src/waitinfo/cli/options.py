@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.errors import WaitinfoError
 from waitinfo.systems import SYSTEMS
 from waitinfo.threads import set_thread_count, usable_cores
@@ -38,9 +37,9 @@ def suggest_models(incomplete: str) -> list[str]:
     return suggest(bundled_models())(incomplete)
 
 
-Beam = Annotated[int, typer.Option(help="Beam width, for full-sentence models.")]
+Beam = Annotated[int, Option(help="Beam width, for full-sentence models.")]
 Ending = Annotated[
-    str, typer.Option(help="guard: never end before the source does; allow: end at any time.")
+    str, Option(help="guard: never end before the source does; allow: end at any time.")
 ]
 
 
@@ -48,16 +47,16 @@ Ending = Annotated[
 class ComputeOptions:
     """What a model computes on."""
 
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu"
+    device: Annotated[str, Option(help="cpu, cuda, …")] = "cpu"
     dtype: Annotated[
         str,
-        typer.Option(
+        Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, else float32].",
             show_default=False,
         ),
     ] = "auto"
-    threads: Annotated[int, typer.Option(help="CPU threads [default: one for each core].")] = 0
+    threads: Annotated[int, Option(help="CPU threads [default: one for each core].")] = 0
 
 
 @dataclass(kw_only=True)
@@ -65,7 +64,7 @@ class PluginOptions:
     """Systems that are not part of this package."""
 
     plugins: Annotated[
-        Paths, typer.Option("--plugin", help="A Python file that defines systems; may be repeated.")
+        Paths, Option("--plugin", help="A Python file that defines systems; may be repeated.")
     ] = field(default_factory=list)
 
     def load_plugins(self) -> None:
@@ -81,14 +80,14 @@ class SystemChoice(PluginOptions):
 
     system: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Decode with this system [default: the one it was trained with].",
             autocompletion=suggest(SYSTEMS),
         ),
     ] = None
     settings: Annotated[
         list[str],
-        typer.Option("--set", help="An option of the system, for example rho_last=0.2."),
+        Option("--set", help="An option of the system, for example rho_last=0.2."),
     ] = field(default_factory=list)
 
 
@@ -97,10 +96,10 @@ class DecodingOptions(ComputeOptions, SystemChoice):
     """How models are decoded."""
 
     source_language: Annotated[
-        str | None, typer.Option("--from", help="Source language, for a model of many.")
+        str | None, Option("--from", help="Source language, for a model of many.")
     ] = None
     target_language: Annotated[
-        str | None, typer.Option("--to", help="Target language, for a model of many.")
+        str | None, Option("--to", help="Target language, for a model of many.")
     ] = None
 
     def load(self, path: Path | None) -> LoadedModel:
@@ -122,7 +121,7 @@ class ModelOptions(DecodingOptions):
 
     model: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="A model or run folder, a bundled one's name, a published model, or a name on the "
             "Hugging Face hub [default: de-en].",
             autocompletion=suggest_models,
@@ -136,27 +135,25 @@ class BatchOptions(DecodingOptions):
 
     k: Annotated[
         float | None,
-        typer.Option(help="Latency: a larger value waits longer [default: the system's own]."),
+        Option(help="Latency: a larger value waits longer [default: the system's own]."),
     ] = None
     lag: Annotated[
         float | None,
-        typer.Option(help="Hold this lag in words instead of --k (calibrated models)."),
+        Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
     temperature: Annotated[
-        float, typer.Option(help="Sample translations at this temperature, instead of a beam.")
+        float, Option(help="Sample translations at this temperature, instead of a beam.")
     ] = 0.0
-    top_k: Annotated[int, typer.Option(help="Sample from the best tokens only.")] = 0
-    seed: Annotated[int, typer.Option(help="Random seed of samples.")] = 1
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted call.")] = False
-    force: Annotated[bool, typer.Option("--force", help="Replace --out, or start it again.")] = (
-        False
+    top_k: Annotated[int, Option(help="Sample from the best tokens only.")] = 0
+    seed: Annotated[int, Option(help="Random seed of samples.")] = 1
+    resume: Annotated[bool, Option("--resume", help="Continue an interrupted call.")] = False
+    force: Annotated[bool, Option("--force", help="Replace --out, or start it again.")] = False
+    rows: Annotated[int | None, Option(help="Sentences of a batch [default: by the device].")] = (
+        None
     )
-    rows: Annotated[
-        int | None, typer.Option(help="Sentences of a batch [default: by the device].")
-    ] = None
     dtype: Annotated[
         str,
-        typer.Option(
+        Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, bfloat16 for files on a GPU, else float32].",
             show_default=False,

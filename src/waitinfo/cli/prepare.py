@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import Paths
 from waitinfo.errors import WaitinfoError
 
@@ -22,93 +21,85 @@ SETTINGS = (
 class PrepareArguments:
     """What `prepare` is given."""
 
-    out: Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")]
-    source: Annotated[Paths, typer.Option(help="Source text, one sentence per line.")] = field(
+    out: Annotated[Path, Option(help="Folder to write; must be new or empty.")]
+    source: Annotated[Paths, Option(help="Source text, one sentence per line.")] = field(
         default_factory=list
     )
-    target: Annotated[Paths, typer.Option(help="Its translation, line by line.")] = field(
+    target: Annotated[Paths, Option(help="Its translation, line by line.")] = field(
         default_factory=list
     )
-    tsv: Annotated[Paths, typer.Option(help="Or: lines of source, tab, target.")] = field(
+    tsv: Annotated[Paths, Option(help="Or: lines of source, tab, target.")] = field(
         default_factory=list
     )
     vocab: Annotated[
         str | None,
-        typer.Option(help="bpe:SIZE, or words:THRESHOLD [default: bpe of a size that fits]."),
+        Option(help="bpe:SIZE, or words:THRESHOLD [default: bpe of a size that fits]."),
     ] = None
     separate: Annotated[
-        bool | None, typer.Option("--separate", help="A vocabulary for each language.")
+        bool | None, Option("--separate", help="A vocabulary for each language.")
     ] = None
     vocab_from: Annotated[
-        Path | None, typer.Option(help="Use the vocabulary of this corpus or model instead.")
+        Path | None, Option(help="Use the vocabulary of this corpus or model instead.")
     ] = None
-    dev_source: Annotated[Paths, typer.Option(help="Text to validate on.")] = field(
-        default_factory=list
-    )
-    dev_target: Annotated[Paths, typer.Option(help="Its translation.")] = field(
-        default_factory=list
-    )
+    dev_source: Annotated[Paths, Option(help="Text to validate on.")] = field(default_factory=list)
+    dev_target: Annotated[Paths, Option(help="Its translation.")] = field(default_factory=list)
     exclude_source: Annotated[
-        Paths, typer.Option(help="Test text whose pairs must not be trained on.")
+        Paths, Option(help="Test text whose pairs must not be trained on.")
     ] = field(default_factory=list)
-    exclude_target: Annotated[Paths, typer.Option(help="Its translation.")] = field(
-        default_factory=list
-    )
+    exclude_target: Annotated[Paths, Option(help="Its translation.")] = field(default_factory=list)
     max_tokens: Annotated[
-        int | None, typer.Option(help="Longest sentence kept, in tokens [default: 250].")
+        int | None, Option(help="Longest sentence kept, in tokens [default: 250].")
     ] = None
-    max_ratio: Annotated[
-        float | None, typer.Option(help="Largest length ratio kept [default: 4].")
-    ] = None
+    max_ratio: Annotated[float | None, Option(help="Largest length ratio kept [default: 4].")] = (
+        None
+    )
     keep_duplicates: Annotated[
-        bool | None, typer.Option("--keep-duplicates", help="Keep repeated pairs.")
+        bool | None, Option("--keep-duplicates", help="Keep repeated pairs.")
     ] = None
     holdout: Annotated[
         int | None,
-        typer.Option(
-            help="Pairs held out to validate on where no dev text is given [default: 1000]."
-        ),
+        Option(help="Pairs held out to validate on where no dev text is given [default: 1000]."),
     ] = None
     shard_mib: Annotated[
-        float | None, typer.Option(help="Size of a token shard in MiB [default: 64].")
+        float | None, Option(help="Size of a token shard in MiB [default: 64].")
     ] = None
     spoken: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Share of the pairs that get a copy with a source as it is spoken [default: 0]."
         ),
     ] = None
     word_errors: Annotated[
         float | None,
-        typer.Option(help="Recognition errors in these copies, for each word [default: 0.05]."),
+        Option(help="Recognition errors in these copies, for each word [default: 0.05]."),
     ] = None
     windows: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Share of the pairs that are joined with their neighbours, as a copy [default: 0]."
         ),
     ] = None
     spoken_windows: Annotated[
         float | None,
-        typer.Option(help="Share of these windows without punctuation [default: 0.5]."),
+        Option(help="Share of these windows without punctuation [default: 0.5]."),
     ] = None
     in_order: Annotated[
         Paths,
-        typer.Option(help="Source or TSV files whose lines follow each other, for windows."),
+        Option(help="Source or TSV files whose lines follow each other, for windows."),
     ] = field(default_factory=list)
     tagged: Annotated[
         Paths,
-        typer.Option(help="Source or TSV files with back-translated sources, to be tagged so."),
+        Option(help="Source or TSV files with back-translated sources, to be tagged so."),
     ] = field(default_factory=list)
     config: Annotated[
-        Path | None, typer.Option(help="A recipe; its [corpus] sets what is not given here.")
+        Path | None, Option(help="A recipe; its [corpus] sets what is not given here.")
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed of samples [default: 1].")] = None
+    seed: Annotated[int | None, Option(help="Random seed of samples [default: 1].")] = None
     source_language: Annotated[
         str | None,
-        typer.Option(help="Its code, for example de; models trained on the corpus record it."),
+        Option(help="Its code, for example de; models trained on the corpus record it."),
     ] = None
-    target_language: Annotated[str | None, typer.Option(help="Its code, for example en.")] = None
+    target_language: Annotated[str | None, Option(help="Its code, for example en.")] = None
 
 
 def prepare(options: PrepareArguments) -> None:

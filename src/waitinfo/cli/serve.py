@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import Paths, SystemChoice, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.threads import usable_cores
@@ -25,90 +24,86 @@ class ServeArguments(SystemChoice):
 
     models: Annotated[
         Paths,
-        typer.Option(
-            "--model", help="Model or run folders, or names [default: all bundled models]."
-        ),
+        Option("--model", help="Model or run folders, or names [default: all bundled models]."),
     ] = field(default_factory=list)
     sources: Annotated[
-        str, typer.Option("--from", help="Of a model of many languages: offer these, as de,en …")
+        str, Option("--from", help="Of a model of many languages: offer these, as de,en …")
     ] = ""
-    targets: Annotated[str, typer.Option("--to", help="… into these [default: all].")] = ""
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000
-    streams: Annotated[int, typer.Option(help="Streams at a time, for each model.")] = 32
+    targets: Annotated[str, Option("--to", help="… into these [default: all].")] = ""
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(help="Port to listen on; 0 for any that is free.")] = 8000
+    streams: Annotated[int, Option(help="Streams at a time, for each model.")] = 32
     compare: Annotated[
         int,
-        typer.Option(help="Streams that may also decode by wait-k, and by full, for the page."),
+        Option(help="Streams that may also decode by wait-k, and by full, for the page."),
     ] = 4
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto"
-    dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")
-    ] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto"
+    dtype: Annotated[str, Option(help="auto, float32, bfloat16, float16, or int8 on a CPU.")] = (
+        "auto"
+    )
     threads: Annotated[
-        int, typer.Option(help="CPU threads of the model [default: all cores but one].")
+        int, Option(help="CPU threads of the model [default: all cores but one].")
     ] = 0
     keys: Annotated[
-        Path | None, typer.Option(help="A TOML file of keys; only clients with one are served.")
+        Path | None, Option(help="A TOML file of keys; only clients with one are served.")
     ] = None
     origins: Annotated[
         list[str],
-        typer.Option(help="Pages that may connect, such as https://example.org; * for all."),
+        Option(help="Pages that may connect, such as https://example.org; * for all."),
     ] = field(default_factory=list)
-    open_to_all: Annotated[
-        bool, typer.Option("--open", help="Serve other machines without keys.")
-    ] = False
+    open_to_all: Annotated[bool, Option("--open", help="Serve other machines without keys.")] = (
+        False
+    )
     private: Annotated[
-        bool, typer.Option(help="With --keys: figures, models and the API's description, too.")
+        bool, Option(help="With --keys: figures, models and the API's description, too.")
     ] = False
     proxies: Annotated[
         list[str],
-        typer.Option(
-            "--proxy", help="An address or network whose X-Forwarded-For is to be believed."
-        ),
+        Option("--proxy", help="An address or network whose X-Forwarded-For is to be believed."),
     ] = field(default_factory=list)
     address_streams: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Streams of one address without a key; 0 for any number "
             "[default: half of all, any number for this machine]."
         ),
     ] = None
     address_connections: Annotated[
-        int | None, typer.Option(help="Connections of one address; the same default.")
+        int | None, Option(help="Connections of one address; the same default.")
     ] = None
-    watchers: Annotated[int, typer.Option(help="That may watch rooms at a time.")] = 5_000
+    watchers: Annotated[int, Option(help="That may watch rooms at a time.")] = 5_000
     rooms: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A Redis, such as redis://HOST:6379/0, by which several servers share rooms and "
             "the limits of keys [default: each server has its own]."
         ),
     ] = None
     secret: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="A file of 32 random bytes or more that signs tickets for watchers, which then "
             "outlive a restart [default: made at every start]."
         ),
     ] = None
-    idle: Annotated[float, typer.Option(help="Close streams without text for this long.")] = 900.0
-    drain: Annotated[float, typer.Option(help="Seconds that streams get when it stops.")] = 30.0
+    idle: Annotated[float, Option(help="Close streams without text for this long.")] = 900.0
+    drain: Annotated[float, Option(help="Seconds that streams get when it stops.")] = 30.0
     recogniser: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Hears audio: a folder or a name, as listen --recogniser. Loaded at once "
             "[default: whisper-base, loaded when somebody speaks]."
         ),
     ] = None
     voices: Annotated[
-        int, typer.Option(help="Audio streams at a time; 0: this server takes no audio.")
+        int, Option(help="Audio streams at a time; 0: this server takes no audio.")
     ] = 4
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info"
+    log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info"
     ray: Annotated[
-        bool, typer.Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
+        bool, Option("--ray", help="Run replicas on Ray Serve: one machine or a cluster.")
     ] = False
     replicas: Annotated[
-        str, typer.Option(help="With --ray: a number, or 1-8 for as many as streams need.")
+        str, Option(help="With --ray: a number, or 1-8 for as many as streams need.")
     ] = "1"
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from waitinfo.cli.flags import Option
 from waitinfo.cli.options import PluginOptions, listed, suggest
 from waitinfo.model.config import SIZES
 from waitinfo.systems import SYSTEMS
@@ -22,52 +21,50 @@ if TYPE_CHECKING:
 class TrainArguments(PluginOptions):
     """What `train` is given."""
 
-    out: Annotated[Path, typer.Option(help="Folder of the run.")]
+    out: Annotated[Path, Option(help="Folder of the run.")]
     system: Annotated[
         str | None,
-        typer.Option(
-            help=f"The system to train: {listed(SYSTEMS)}.", autocompletion=suggest(SYSTEMS)
-        ),
+        Option(help=f"The system to train: {listed(SYSTEMS)}.", autocompletion=suggest(SYSTEMS)),
     ] = None
-    data: Annotated[Path | None, typer.Option(help="A corpus made by prepare.")] = None
+    data: Annotated[Path | None, Option(help="A corpus made by prepare.")] = None
     size: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"Size of the model: {listed(SIZES)} [default: what learns most in the time].",
             autocompletion=suggest(SIZES),
         ),
     ] = None
-    config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None
-    settings: Annotated[
-        list[str], typer.Option("--set", help="section.key=value, over the recipe.")
-    ] = field(default_factory=list)
+    config: Annotated[Path | None, Option(help="A recipe in TOML.")] = None
+    settings: Annotated[list[str], Option("--set", help="section.key=value, over the recipe.")] = (
+        field(default_factory=list)
+    )
     start_from: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="A model whose weights the run begins with; a veto trains its head alone.",
         ),
     ] = None
     like: Annotated[
         Path | None,
-        typer.Option(help="Repeat this run, with what else is given: another --system or seed."),
+        Option(help="Repeat this run, with what else is given: another --system or seed."),
     ] = None
     max_minutes: Annotated[
-        float | None, typer.Option(help="Finish within this time, with the learning rate decayed.")
+        float | None, Option(help="Finish within this time, with the learning rate decayed.")
     ] = None
     pause_minutes: Annotated[
-        float | None, typer.Option(help="Stop after this time; continue later with --resume.")
+        float | None, Option(help="Stop after this time; continue later with --resume.")
     ] = None
     compile: Annotated[
         bool | None,
-        typer.Option("--compile", help="Compile the model first; worth it for long runs."),
+        Option("--compile", help="Compile the model first; worth it for long runs."),
     ] = None
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, … [default: a GPU if there is one].")
-    ] = None
+    device: Annotated[str | None, Option(help="cpu, cuda, … [default: a GPU if there is one].")] = (
+        None
+    )
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads [default: as many as the model can use].")
+        int | None, Option(help="CPU threads [default: as many as the model can use].")
     ] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
+    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False
 
 
 def train(options: TrainArguments) -> None:

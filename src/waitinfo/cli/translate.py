@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from waitinfo.cli.flags import Argument, Option
 from waitinfo.cli.options import (
     BatchOptions,
     Beam,
@@ -38,42 +37,40 @@ SLOWEST = 0.001  # words per second: one in a quarter of an hour
 class TranslateArguments(BatchOptions, ModelOptions):
     """What `translate` is given."""
 
-    text: Annotated[
-        list[str], typer.Argument(help="Text to translate; each argument separately.")
-    ] = field(default_factory=list)
-    input: Annotated[Path | None, typer.Option(help="A text file; translated line by line.")] = None
-    out: Annotated[
-        Path | None, typer.Option(help="Write here what --input becomes, line by line.")
-    ] = None
+    text: Annotated[list[str], Argument(help="Text to translate; each argument separately.")] = (
+        field(default_factory=list)
+    )
+    input: Annotated[Path | None, Option(help="A text file; translated line by line.")] = None
+    out: Annotated[Path | None, Option(help="Write here what --input becomes, line by line.")] = (
+        None
+    )
     show: Annotated[
-        str, typer.Option(help="words; path: READ and WRITE; info: coloured by info; json.")
+        str, Option(help="words; path: READ and WRITE; info: coloured by info; json.")
     ] = "words"
-    pace: Annotated[
-        float, typer.Option(help="Let words arrive at this rate per second, and watch.")
-    ] = 0.0
+    pace: Annotated[float, Option(help="Let words arrive at this rate per second, and watch.")] = (
+        0.0
+    )
     ending: Ending = "guard"
     segment: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Where sentences end: punctuation; pause or pause:SECONDS; none or none:TOKENS, "
             "a sliding window; auto or auto:TOKENS, punctuation where the text has it, else a "
             "window; whole, with the line."
         ),
     ] = "auto"
     beam: Beam = 1
-    best: Annotated[int, typer.Option(help="Translations of each line in --out, between tabs.")] = 1
+    best: Annotated[int, Option(help="Translations of each line in --out, between tabs.")] = 1
     scores: Annotated[
-        bool, typer.Option("--scores", help="Write log p per token and a tab before each.")
+        bool, Option("--scores", help="Write log p per token and a tab before each.")
     ] = False
     threads: Annotated[
-        int, typer.Option(help="CPU threads [default: 1, and all there are for --input].")
+        int, Option(help="CPU threads [default: 1, and all there are for --input].")
     ] = 0
     server: Annotated[
-        str | None, typer.Option(help="Let this server translate, such as http://HOST:8000.")
+        str | None, Option(help="Let this server translate, such as http://HOST:8000.")
     ] = None
-    key: Annotated[str | None, typer.Option(help="Key to the server.", envvar="WAITINFO_KEY")] = (
-        None
-    )
+    key: Annotated[str | None, Option(help="Key to the server.", envvar="WAITINFO_KEY")] = None
 
 
 def translate(options: TranslateArguments) -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-# Each is a function of its own module.
-VERBS = (
-    "prepare", "train", "distill", "translate", "listen", "serve", "evaluate", "compare", "analyse",
-    "models",
-)  # fmt: skip
+from waitinfo.cli.flags import VERBS, Argument, declared, find_verb, options_of
+
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -53,7 +48,7 @@ class Verb(TyperCommand):
 def parameters(options: type) -> Iterator[inspect.Parameter]:
     """The fields of an options class as parameters: its own first, then those it inherits."""
     fields = {field.name: field for field in dataclasses.fields(options)}
-    hints = typing.get_type_hints(options, include_extras=True)
+    hints = declared(options)
     names = [name for kind in options.__mro__ for name in vars(kind).get("__annotations__", ())]
     for name in dict.fromkeys(names):
         default, factory = fields[name].default, fields[name].default_factory
@@ -61,14 +56,17 @@ def parameters(options: type) -> Iterator[inspect.Parameter]:
             default = factory()
         elif default is dataclasses.MISSING:
             default = inspect.Parameter.empty
+        kind, option = hints[name]
+        make = typer.Argument if isinstance(option, Argument) else typer.Option
+        hint = Annotated[kind, make(*option.names, **option.settings)]  # type: ignore[valid-type]
         yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
         )
 
 
 def command(verb: Callable[[Any], None]) -> Callable[..., None]:
     """`verb(options)` as a function that takes each option by its name."""
-    ((_, options),) = [hint for hint in typing.get_type_hints(verb).items() if hint[0] != "return"]
+    options = options_of(verb)
 
     def call(**values: Any) -> None:
         verb(options(**values))
@@ -109,6 +107,5 @@ def make_app(given: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(root)
     for name in given[:1] if given and given[0] in VERBS else VERBS:
-        verb = getattr(import_module(f"waitinfo.cli.{name}"), name)
-        app.command(cls=Verb)(command(verb))
+        app.command(cls=Verb)(command(find_verb(name)))
     return app

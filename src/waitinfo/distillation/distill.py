@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from waitinfo.distillation.filters import (
+    Candidates,
     Chooser,
     ChosenTranslation,
     Filters,
-    Task,
     read_translations,
 )
 from waitinfo.distillation.mixing import (
@@ -235,13 +235,13 @@ class Distillation:
 
     def _tasks(
         self, rows: Sequence[Row], found: Sequence[tuple[list[str], list[float] | None]]
-    ) -> Iterator[Task]:
+    ) -> Iterator[Candidates]:
         flat = [text for texts, _ in found for text in texts]
         lengths = iter(token_lengths(self.vocabulary, "target", flat))
         sources = token_lengths(self.vocabulary, "source", [row.source for row in rows])
         for row, source, (texts, scores) in zip(rows, sources, found, strict=True):
             both = [(source, next(lengths)) for _ in texts]
-            yield Task(row.source, row.target, texts, scores, both)
+            yield Candidates(row.source, row.target, texts, scores, both)
 
     def _pairs(
         self, rows: Sequence[Row], bits: np.ndarray, targets: Iterator[str | None]

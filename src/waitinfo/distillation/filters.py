@@ -111,7 +111,7 @@ class Filters:
 CHOICES = ("score", *SIMILARITIES)
 
 
-class Task(NamedTuple):
+class Candidates(NamedTuple):
     """A sentence and its translations."""
 
     source: str
@@ -139,32 +139,35 @@ class Chooser:
         if self.by not in CHOICES:
             raise unknown("--choose", self.by, CHOICES)
 
-    def choose(self, task: Task) -> ChosenTranslation:
+    def choose(self, sentence: Candidates) -> ChosenTranslation:
         """The best translation that passes; else why the best of all does not."""
         first: str | None = None
-        for number in self._ranked(task):
+        for number in self._ranked(sentence):
             reason = self.filters.of_pair(
-                task.source, task.translations[number], task.lengths[number], task.reference
+                sentence.source,
+                sentence.translations[number],
+                sentence.lengths[number],
+                sentence.reference,
             )
             if reason is None:
                 return ChosenTranslation(number, None)
             first = first or reason
         return ChosenTranslation(None, first)
 
-    def choose_all(self, tasks: Sequence[Task]) -> list[ChosenTranslation]:
-        return [self.choose(task) for task in tasks]
+    def choose_all(self, sentences: Sequence[Candidates]) -> list[ChosenTranslation]:
+        return [self.choose(sentence) for sentence in sentences]
 
-    def _ranked(self, task: Task) -> list[int]:
+    def _ranked(self, sentence: Candidates) -> list[int]:
         """Numbers of the translations, best first; equal ones stay in the teacher's order."""
         value: Callable[[int], float]
-        if self.by != "score" and task.reference is not None and len(task.translations) > 1:
-            similarity = SIMILARITIES[self.by](task.reference)
-            value = [similarity(text) for text in task.translations].__getitem__
-        elif task.scores is not None:
-            value = task.scores.__getitem__
+        if self.by != "score" and sentence.reference is not None and len(sentence.translations) > 1:
+            similarity = SIMILARITIES[self.by](sentence.reference)
+            value = [similarity(text) for text in sentence.translations].__getitem__
+        elif sentence.scores is not None:
+            value = sentence.scores.__getitem__
         else:
-            return list(range(len(task.translations)))
-        return sorted(range(len(task.translations)), key=lambda number: -value(number))
+            return list(range(len(sentence.translations)))
+        return sorted(range(len(sentence.translations)), key=lambda number: -value(number))
 
 
 def read_translations(line: str, scored: bool) -> tuple[list[str], list[float] | None]:

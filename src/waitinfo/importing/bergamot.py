@@ -57,7 +57,7 @@ def read(model: Path, vocabularies: list[Path]) -> Published:
     texts = [piece.text for piece in source.pieces]
     order = [n for n, piece in enumerate(source.pieces) if piece.text not in ("</s>", "<unk>")]
     special = {"eos": texts.index("</s>"), "unk": texts.index("<unk>"), "start": None}
-    reader = _Weights(tensors, model)
+    reader = _MarianWeights(tensors, model)
     weights = reader.all(int(settings["enc-depth"]), int(settings["dec-depth"]))
     for name in ("source_embedding.weight", "output_bias"):
         weights[name] = special_rows(weights[name], order, **special)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def _settings(tensors: dict[str, Any], path: Path) -> dict[str, str]:
     return settings
 
 
-class _Weights:
+class _MarianWeights:
     def __init__(self, tensors: dict[str, Any], path: Path) -> None:
         self.tensors, self.path = tensors, path
 

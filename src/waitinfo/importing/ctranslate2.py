@@ -69,7 +69,7 @@ def read_package(path: Path) -> Published:
 def read(folder: Path) -> Published:
     path = folder / "model.bin"
     arrays = _arrays(path)
-    reader = _Weights(arrays, path)
+    reader = _ConvertedWeights(arrays, path)
     shape = reader.shape()
     words, settings = _words(folder), _settings(folder)
     first_token = settings.get("decoder_start_token") or "<s>"
@@ -198,7 +198,10 @@ def write(
     embedding = weights["source_embedding.weight"]
     at = torch.arange(POSITIONS)[None]
     table = sinusoids(at, config.width, config.positions == "closed")[0].numpy()
-    arrays = {"decoder/projection/weight": embedding, "decoder/projection/bias": own_bias(weights)}
+    arrays: dict[str, Any] = {
+        "decoder/projection/weight": embedding,
+        "decoder/projection/bias": own_bias(weights),
+    }
     (activation,) = (n for n, name in ACTIVATIONS.items() if name == config.activation)
     for side, name in (("encoder", "embeddings_0"), ("decoder", "embeddings")):
         arrays |= {
@@ -266,7 +269,7 @@ def modules(encoder_layers: int, decoder_layers: int) -> Iterator[tuple[str, str
         yield f"{side}_norm", f"{side}/layer_norm"
 
 
-class _Weights:
+class _ConvertedWeights:
     def __init__(self, arrays: dict[str, Array], path: Path) -> None:
         self.arrays, self.path = arrays, path
 

@@ -6,7 +6,6 @@ Nothing here needs torch before something has to be imported.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -111,6 +110,8 @@ def _identity(source: Path) -> str:
     states = [(path, path.stat()) for path in files if path.is_file()]
     facts: list[Any] = [VERSION, str(source.resolve())]
     facts += [(str(path.relative_to(source)), s.st_size, s.st_mtime_ns) for path, s in states]
+    import hashlib
+
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

@@ -59,7 +59,7 @@ class Busy(WaitinfoError):
     """As many voices are open as there may be."""
 
 
-class Speaker(NamedTuple):
+class VoiceStart(NamedTuple):
     """What a voice begins with."""
 
     language: str | None
@@ -75,12 +75,12 @@ class PooledVoice:
     """One speaker. `on_heard` and `on_end` are called on the thread of the worker."""
 
     def __init__(
-        self, pool: Voices, number: int, speaker: Speaker, on_heard: OnHeard, on_end: OnEnd
+        self, pool: Voices, number: int, speaker: VoiceStart, on_heard: OnHeard, on_end: OnEnd
     ) -> None:
         self.rhythm = 0.0
         self._pool, self._number, self._speaker = pool, number, speaker
         self._on_heard, self._on_end = on_heard, on_end
-        self._worker: _Worker | None = None
+        self._worker: _WorkerProcess | None = None
         self._blocks: deque[Samples] = deque()
         self._size = 0  # samples that wait
         self._since = 0.0  # when the oldest of them came
@@ -154,7 +154,7 @@ class Voices:
         self._closed = False
         threads = threads or max(1, len(os.sched_getaffinity(0)) // whole("workers", workers, 1))
         spec = (str(recogniser), every, threads)
-        self._workers = [_Worker(self, spec) for _ in range(workers)]
+        self._workers = [_WorkerProcess(self, spec) for _ in range(workers)]
         try:
             for worker in self._workers:
                 worker.started()
@@ -192,7 +192,7 @@ class Voices:
                 self.observer.refused("voices")
                 raise Busy(f"{self.limit} voices are open, which is all there is room for")
             self._numbers += 1
-            speaker = Speaker(language, live, carried)
+            speaker = VoiceStart(language, live, carried)
             voice = PooledVoice(self, self._numbers, speaker, on_heard, on_end)
             alive = [worker for worker in self._workers if not worker.dead]
             if not alive:
@@ -231,7 +231,7 @@ class Voices:
         self._queue(voice)
 
 
-class _Worker:
+class _WorkerProcess:
     """A process, and the thread that talks to it."""
 
     def __init__(self, pool: Voices, spec: tuple[str, float | None, int]) -> None:

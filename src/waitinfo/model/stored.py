@@ -1,4 +1,4 @@
-"""Weights on disk as NumPy arrays: reading what `tensors` writes, without torch."""
+"""Weights on disk as NumPy arrays: reading what `trained.tensors` writes, without torch."""
 
 from __future__ import annotations
 

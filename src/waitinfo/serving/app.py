@@ -1,4 +1,4 @@
-"""The application: all endpoints, and how errors are answered."""
+"""The application: all endpoints, with health and figures, and how errors are answered."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 
 import waitinfo
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving import audio, operations, realtime, rest, stream, watching
+from waitinfo.serving import audio, realtime, rest, stream, watching
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import Front
 from waitinfo.serving.hub import Hub
@@ -54,8 +54,9 @@ def build_app(hub: Hub) -> FastAPI:
         redoc_url=None,
     )
     app.state.hub = hub
-    for part in (stream, realtime, watching, rest, audio, operations):
+    for part in (stream, realtime, watching, rest, audio):
         app.include_router(part.router)
+    app.include_router(router)
     _add_schemas(app)
     _add_errors(app, hub)
     _add_page(app)
@@ -134,3 +135,41 @@ def _show(path: Path) -> Callable[[], Coroutine[Any, Any, HTMLResponse]]:
         return HTMLResponse(read_page(path))
 
     return page
+
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+async def health() -> dict[str, str]:
+    """The process is alive."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def ready(request: Request) -> JSONResponse:
+    """Whether every model, or the one that is named, would take a new stream."""
+    hub: Hub = request.app.state.hub
+    if hub.draining:
+        return JSONResponse({"status": "draining"}, 503)
+    if not hub.models.alive:
+        return JSONResponse({"status": "starting"}, 503)
+    asked = request.query_params.get("model")
+    models = hub.models.main if asked is None else [hub.models.find(asked)]
+    free = {served.name: served.free for served in models}
+    ready = all(free.values())
+    status = {
+        "status": "ready" if ready else "full",
+        "free": sum(free.values()),
+        "models": free,
+        "voices": hub.hearing.free,
+    }
+    return JSONResponse(status, 200 if ready else 503)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    hub: Hub = request.app.state.hub
+    hub.check_private(request)
+    return Response(hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

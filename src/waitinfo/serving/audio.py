@@ -15,7 +15,7 @@ from waitinfo.listening.audio import RATE, Samples, read_audio
 from waitinfo.listening.captions import Sentence, subtitles
 from waitinfo.listening.spoken import SpokenText
 from waitinfo.serving.guards import Caller, Refusal
-from waitinfo.serving.hearing import Ear, Flush
+from waitinfo.serving.hearing import Ear, Flushed
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import AudioStart, Malformed, explain
@@ -93,7 +93,7 @@ async def _translation(hub: Hub, client: Caller, asked: AudioRequest) -> Respons
     async with client.streaming(1, hub.settings.retry):
         ear = await hub.hearing.open(served.languages, start, live=False)
         try:
-            talk = Talk(served, client, asked)
+            talk = AudioTranslation(served, client, asked)
             async with asyncio.TaskGroup() as group:
                 group.create_task(talk.feed(ear, asked.file, hub.settings.audio_seconds))
                 sentences = await talk.translate(ear)
@@ -102,7 +102,7 @@ async def _translation(hub: Hub, client: Caller, asked: AudioRequest) -> Respons
     return answer(asked.response_format, sentences, talk.seconds, served.languages.target)
 
 
-class Talk:
+class AudioTranslation:
     """What is said in one file, and its translation."""
 
     def __init__(self, served: Served, client: Caller, asked: AudioRequest) -> None:
@@ -124,7 +124,7 @@ class Talk:
     async def translate(self, ear: Ear) -> list[Sentence]:
         async with self.served.open(self.asked.k, self.asked.lag) as stream:
             async for batch in ear.batches():
-                for heard in () if isinstance(batch, Flush) else batch:
+                for heard in () if isinstance(batch, Flushed) else batch:
                     for word in heard.words:
                         if text := self._text.give(word):
                             self.client.spend(1)

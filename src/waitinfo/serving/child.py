@@ -1,7 +1,7 @@
 """The processes of a server, as `supervisor` starts them: python -m waitinfo.serving.child FD.
 
-The socket of that number tells what to do: first a `Task`; then, to the front, "drain" and "stop".
-Its end means that the supervisor is gone. Signals are the supervisor's.
+The socket of that number tells what to do: first a `ChildTask`; then, to the front, "drain" and
+"stop". Its end means that the supervisor is gone. Signals are the supervisor's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import meet
 from waitinfo.serving.server import Server, bound, tune
-from waitinfo.serving.supervisor import Task
+from waitinfo.serving.supervisor import ChildTask
 from waitinfo.streaming.host import Host
 
 LAST = 15.0  # seconds that the engine waits for a front that drains without a supervisor
@@ -32,7 +32,7 @@ LAST = 15.0  # seconds that the engine waits for a front that drains without a s
 Control = Connection  # to the supervisor
 
 
-def run_engine(task: Task, control: Any) -> None:
+def run_engine(task: ChildTask, control: Any) -> None:
     """The process with the models."""
     task.prepare()
     models = task.plan.load(Metrics())
@@ -66,10 +66,10 @@ def _end_with(control: Any, drain: float) -> None:
     os._exit(0)
 
 
-class Front(Server):
+class FrontServer(Server):
     """Is told what to do by the supervisor instead of by signals."""
 
-    def __init__(self, hub: Hub, task: Task, control: Any) -> None:
+    def __init__(self, hub: Hub, task: ChildTask, control: Any) -> None:
         super().__init__(hub, task.host, 0)
         self._control = control
 
@@ -94,18 +94,18 @@ class Front(Server):
             self.handle_exit(signal.SIGTERM, None)
 
 
-def run_front(task: Task, control: Any) -> None:
+def run_front(task: ChildTask, control: Any) -> None:
     """The process with the sockets."""
     hub = task.plan.build(EngineLink(task.path))
     tune()
-    Front(hub, task, control).run(sockets=[bound(task.listening)])
+    FrontServer(hub, task, control).run(sockets=[bound(task.listening)])
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     control: Any = Connection(int(sys.argv[1]))
-    task: Task = control.recv()
+    task: ChildTask = control.recv()
     logs.set_up(task.log_level)
     try:
         (run_engine if task.role == "engine" else run_front)(task, control)

@@ -20,8 +20,7 @@ from waitinfo.listening.spoken import spoken_text
 from waitinfo.listening.workers import Busy, PooledVoice, Voices
 from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.metrics import Metrics
-from waitinfo.serving.protocol import AudioPlace, AudioStart, SpokenWord
-from waitinfo.serving.protocol import Heard as HeardMessage
+from waitinfo.serving.protocol import AudioPlace, AudioStart, HeardWords, SpokenWord
 from waitinfo.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _language(asked: str | None, source: str | None) -> str | None:
     return codes[0] or codes[1]
 
 
-class Flush(NamedTuple):
+class Flushed(NamedTuple):
     """The client ends a sentence."""
 
     mark: int | None
@@ -151,7 +150,7 @@ class Ear:
         self._resampler = Resampler(start.rate)
         self._half = b""  # of a sample
         self._loop = asyncio.get_running_loop()
-        self._found: asyncio.Queue[list[Heard] | Flush | Exception | None] = asyncio.Queue()
+        self._found: asyncio.Queue[list[Heard] | Flushed | Exception | None] = asyncio.Queue()
         self.begun = self.finished = self._closed = False
         self._owed = 0.0  # seconds that the client's key has to wait
 
@@ -199,27 +198,27 @@ class Ear:
 
     def flush(self, mark: int | None) -> None:
         """A sentence ends after all that has been heard."""
-        self._found.put_nowait(Flush(mark))
+        self._found.put_nowait(Flushed(mark))
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self.voice.close()
 
-    async def batches(self) -> AsyncIterator[list[Heard] | Flush]:
+    async def batches(self) -> AsyncIterator[list[Heard] | Flushed]:
         """What was heard, until all has been."""
         while (found := await self._found.get()) is not None:
             if isinstance(found, Exception):
                 raise found
             yield found
 
-    async def messages(self, live: Live) -> AsyncIterator[HeardMessage]:
+    async def messages(self, live: Live) -> AsyncIterator[HeardWords]:
         """Messages for the client; the text of each goes to the stream after it was sent."""
         async for batch in self.batches():
             live.stir()
-            found: list[Heard] = [] if isinstance(batch, Flush) else batch
+            found: list[Heard] = [] if isinstance(batch, Flushed) else batch
             mark = None
-            if isinstance(batch, Flush):
+            if isinstance(batch, Flushed):
                 found, mark = [self._newest._replace(words=[], open=[], pause=True)], batch.mark
             for self._newest in found:
                 yield (message := self._message(self._newest, mark))
@@ -229,10 +228,10 @@ class Ear:
                     await live.flush(mark)
         await live.end()
 
-    def _message(self, heard: Heard, mark: int | None) -> HeardMessage:
+    def _message(self, heard: Heard, mark: int | None) -> HeardWords:
         begin, anchor = self._before / self._rate, heard.anchor
         sample = self._before + anchor.sample * self._rate // RATE
-        return HeardMessage(
+        return HeardWords(
             words=_shifted(heard.words, begin),
             text="".join(map(spoken_text, heard.words)),
             open=_shifted(heard.open, begin),

@@ -161,7 +161,7 @@ class Started(Message):
     ticket: str | None = Field(None, description="With it, others may watch the room, and no more.")
 
 
-class Word(Message):
+class WrittenWord(Message):
     """A word of the translation. Never taken back."""
 
     word: str
@@ -193,7 +193,7 @@ class Words(Message):
 
     type: Literal["words"] = "words"
     text: str = Field(description="What the new words add to the text, spaces included.")
-    words: list[Word]
+    words: list[WrittenWord]
     position: int = Field(description="Source characters read so far.")
     time: float
     trace: list[dict[str, Any]] | None = Field(None, description="READ and WRITE events.")
@@ -208,7 +208,7 @@ class SpokenWord(Message):
     end: float
 
 
-class Heard(Message):
+class HeardWords(Message):
     """What was recognised in the audio, and where the translation's source text goes on."""
 
     type: Literal["heard"] = "heard"
@@ -264,7 +264,7 @@ class Ended(Message):
     reason: str = Field(description="end, idle, closing, full, replaced, refused or error.")
 
 
-Outgoing = Started | Words | Heard | Idle | Stats | Error | Closing | Ended
+Outgoing = Started | Words | HeardWords | Idle | Stats | Error | Closing | Ended
 
 
 class Malformed(WaitinfoError):

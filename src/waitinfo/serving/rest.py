@@ -467,7 +467,7 @@ class Work:
     async def _line(self, line: str) -> tuple[str, list[Anchor]]:
         """The translation of a line, and how far both were at the end of each sentence."""
         self.hub.check_free(self.served)
-        heard = Heard()
+        heard = LineTranslation()
         async with self.served.open(self.k) as stream:
             for at in range(0, len(line), PUSHED):
                 heard.add(await stream.push(line[at : at + PUSHED]))
@@ -475,7 +475,7 @@ class Work:
         return heard.text.lstrip(), heard.anchors
 
 
-class Heard:
+class LineTranslation:
     """What came of a line; the events themselves would take much more memory."""
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ LOOK = 0.5  # seconds
 
 
 @dataclass(frozen=True)
-class Task:
+class ChildTask:
     """What a process is told."""
 
     role: str
@@ -54,7 +54,7 @@ class Task:
 class Child:
     """A process that is started again when it dies."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ChildTask) -> None:
         self.task = task
         self.ready = False  # has been so once
         self.process: subprocess.Popen[bytes] | None = None
@@ -145,7 +145,7 @@ class Child:
 class Supervisor:
     """The first signal drains the front, the second stops it at once."""
 
-    def __init__(self, task: Task, on_ready: Callable[[], None]) -> None:
+    def __init__(self, task: ChildTask, on_ready: Callable[[], None]) -> None:
         self.front = Child(replace(task, role="front"))
         self.engine = Child(replace(task, role="engine"))
         self._on_ready, self._signals = on_ready, 0
@@ -211,5 +211,7 @@ def supervise(
         path = str(Path(folder) / "engine")
         pipe.bind(path)
         pipe.listen()
-        task = Task("", plan, host, listening.fileno(), pipe.fileno(), path, prepare, log_level)
+        task = ChildTask(
+            "", plan, host, listening.fileno(), pipe.fileno(), path, prepare, log_level
+        )
         Supervisor(task, on_ready).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from waitinfo.serving.protocol import Resume, ResumePoint, Word, Words
+from waitinfo.serving.protocol import Resume, ResumePoint, Words, WrittenWord
 from waitinfo.streaming.channel import WORDS
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState, Place, Recorder, Replay
@@ -169,7 +169,7 @@ class Transcript:
 
     def take(self, events: Sequence[Event], trace: bool) -> Words | None:
         """What is new for the client, if anything."""
-        words: list[Word] = []
+        words: list[WrittenWord] = []
         shown: list[dict[str, Any]] = []
         for event in events:
             new = self._take(event)
@@ -193,7 +193,7 @@ class Transcript:
             replay=ResumePoint.model_validate(vars(self.recorder.replay())),
         )
 
-    def _take(self, event: Event) -> list[Word] | None:
+    def _take(self, event: Event) -> list[WrittenWord] | None:
         """The words that an event shows; None if the client has seen it before."""
         recorder = self.recorder
         if recorder.enter(event):
@@ -213,7 +213,7 @@ class Transcript:
         source = self.source
         return Place(source.position, source.inside, source.aligned)
 
-    def _show(self, event: Event) -> list[Word]:
+    def _show(self, event: Event) -> list[WrittenWord]:
         """The words that a token makes visible: those written before it."""
         now = Written(event, self.recorder.words_read, self.source.position)
         if not event.word:
@@ -226,7 +226,7 @@ class Transcript:
         info = round(sum(infos) / len(shown), 4) if infos else None
         first, last, before = tokens[0].event, tokens[-1], self.recorder.words_written
         return [
-            Word(
+            WrittenWord(
                 word=text.strip(),
                 text=text,
                 sentence=event.sentence,

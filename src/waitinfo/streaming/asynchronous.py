@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
-from waitinfo.streaming.channel import Channel, Heard, Mark
+from waitinfo.streaming.channel import Channel, Mark, Said
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.replay import Replay
@@ -33,7 +33,7 @@ class AsyncTranslator:
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self._worker = None if translator.elsewhere else _Worker(translator._scheduler)
+        self._worker = None if translator.elsewhere else _Leader(translator._scheduler)
         if self._worker is not None:
             weakref.finalize(self, self._worker.stop).atexit = False
         self._notifiers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Notifier]
@@ -120,7 +120,7 @@ class AsyncStream(Handle):
             self.close()
             raise
 
-    async def _hand_in(self, text: Heard, wait: bool, at: float | None = None) -> list[Event]:
+    async def _hand_in(self, text: Said, wait: bool, at: float | None = None) -> list[Event]:
         channel, scheduler, notifier = self._channel, self._scheduler, self._notifier()
         channel.listener = notifier
         scheduler.submit({channel: text}, served_by=self if wait else None, at=at)
@@ -209,7 +209,7 @@ class _Notifier:
                     future.set_result(None)
 
 
-class _Worker:
+class _Leader:
     """A thread that leads the rounds whenever there is something to do."""
 
     def __init__(self, scheduler: Scheduler) -> None:

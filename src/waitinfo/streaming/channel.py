@@ -30,14 +30,14 @@ class Mark(Enum):
     END = "no more text will come"
 
 
-Heard = str | Mark
+Said = str | Mark
 
 
 class Arrival(NamedTuple):
     """Text or a mark that was handed in."""
 
     when: float  # by `time.monotonic`
-    text: Heard
+    text: Said
     at: float  # when it was spoken, in seconds by the speaker's clock
 
 

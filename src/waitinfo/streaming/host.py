@@ -19,7 +19,7 @@ Send = Callable[[RoundStats | None, list[tuple[Any, ...]]], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _HostedLine:
     """What has been exchanged about a stream."""
 
     number: int
@@ -41,8 +41,8 @@ class Host(Observer):
         self._scheduler.observer = self
         self._send = send
         self._lock = threading.Lock()  # of reports: they arrive in the order of what they say
-        self._lines: dict[int, _Line] = {}
-        self._by_channel: dict[Channel, _Line] = {}
+        self._lines: dict[int, _HostedLine] = {}
+        self._by_channel: dict[Channel, _HostedLine] = {}
         self._stats: RoundStats | None = None
 
     @staticmethod
@@ -86,7 +86,7 @@ class Host(Observer):
         if held and order.taken:
             self._report([channel])
 
-    def _turn(self, line: _Line, k: float, lag: float | None) -> None:
+    def _turn(self, line: _HostedLine, k: float, lag: float | None) -> None:
         controller = None if lag is None else self._translator.dials.controller(lag, 0)
         line.states = -1
         self._scheduler.set_dial(line.channel, k, controller)
@@ -94,7 +94,7 @@ class Host(Observer):
     def _open(self, number: int, opening: Asked) -> None:
         k, raw, segment, replay, lag, languages = opening
         channel = self._translator._open_channel(k, raw, segment, 0, replay, lag, languages)
-        line = _Line(number, channel)
+        line = _HostedLine(number, channel)
         with self._lock:
             self._lines[number] = self._by_channel[channel] = line
         channel.listener = self._report
@@ -110,7 +110,7 @@ class Host(Observer):
         with self._lock:
             self._send(None, [tuple(Report(number, 0, OVER, [], None, {}, told))])
 
-    def _forget(self, line: _Line) -> None:
+    def _forget(self, line: _HostedLine) -> None:
         with self._lock:
             self._lines.pop(line.number, None)
             self._by_channel.pop(line.channel, None)
@@ -135,7 +135,7 @@ class Host(Observer):
             if reports or stats is not None:
                 self._send(stats, reports)
 
-    def _report_of(self, line: _Line) -> Report:
+    def _report_of(self, line: _HostedLine) -> Report:
         """With the lock held. What is asked first is true of all that is found later."""
         channel, done = line.channel, line.done
         state = OVER if channel.closed else BUSY if channel.busy else IDLE
@@ -156,7 +156,7 @@ class Host(Observer):
         )
 
     @staticmethod
-    def _dial(line: _Line) -> tuple[float, dict[int, Any]] | None:
+    def _dial(line: _HostedLine) -> tuple[float, dict[int, Any]] | None:
         controller = line.channel.controller
         if controller is None:
             return None
@@ -165,7 +165,7 @@ class Host(Observer):
         return controller.k, states
 
     @staticmethod
-    def _memories(line: _Line) -> dict[int, tuple[float, ...]]:
+    def _memories(line: _HostedLine) -> dict[int, tuple[float, ...]]:
         found = {n: m for n, m in [*line.channel.memories.items()] if n > line.memories}
         line.memories = max(found, default=line.memories)
         return found

@@ -85,7 +85,7 @@ class Facts(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Line:
+class _RemoteLine:
     """What has been exchanged about a stream."""
 
     number: int
@@ -111,14 +111,14 @@ class RemoteScheduler(Scheduler):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leading = True  # the other side does
         self._due = False  # orders are to be sent
-        self._lines: dict[Channel, _Line] = {}
+        self._lines: dict[Channel, _RemoteLine] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
 
     def begin(self, channel: Channel, opening: Asked) -> None:
         """A stream has been opened."""
         self._numbers += 1
-        self._lines[channel] = _Line(self._numbers, opening)
+        self._lines[channel] = _RemoteLine(self._numbers, opening)
         self._channels[self._numbers] = channel
 
     def set_dial(self, channel: Channel, k: float, controller: LagController | None = None) -> None:

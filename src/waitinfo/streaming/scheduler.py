@@ -11,19 +11,22 @@ call everything here except `push` with `wait`, `wait_for_events` and `lead`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Heard, Listener, Mark, Rounds
+from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Rounds, Said
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 QUEUE = 4096  # events that wait for their reader before a stream is held up
 HISTORY = 2000  # events, and translated words, that a stream remembers
@@ -89,7 +92,7 @@ class Scheduler:
 
     def submit(
         self,
-        texts: Mapping[Channel, Heard],
+        texts: Mapping[Channel, Said],
         served_by: object | None = None,
         at: float | None = None,
     ) -> None:
@@ -100,7 +103,7 @@ class Scheduler:
         now, clock = time.monotonic(), self.clock()
         with self._lock:
             for channel, text in texts.items():
-                if not isinstance(text, Heard):
+                if not isinstance(text, Said):
                     raise WaitinfoError(f"a stream takes text, not {type(text).__name__}")
                 channel.check(at)
             for channel, text in texts.items():
@@ -173,7 +176,7 @@ class Scheduler:
     # Waiting for streams
 
     def push(
-        self, texts: Mapping[Channel, Heard], wait: bool = True, at: float | None = None
+        self, texts: Mapping[Channel, Said], wait: bool = True, at: float | None = None
     ) -> dict[Channel, list[Event]]:
         """Hand in text or marks, and wait until nothing more can be done; the events that follow.
 
@@ -364,7 +367,7 @@ class Scheduler:
                 self._close(channel, leader=True)
         for error in failures.values():
             if not isinstance(error, WaitinfoError):
-                logging.getLogger(__name__).error("a stream failed", exc_info=error)
+                _log().error("a stream failed", exc_info=error)
             self._observe(lambda error=error: self.observer.failed(error))  # type: ignore[misc]
         return [*touched, *failures]
 
@@ -398,4 +401,10 @@ class Scheduler:
         try:
             report()
         except Exception:
-            logging.getLogger(__name__).exception("an observer failed")
+            _log().exception("an observer failed")
+
+
+def _log() -> Logger:
+    import logging
+
+    return logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.importing.sources import find_source
-from waitinfo.streaming.channel import Channel, Heard, Mark
+from waitinfo.streaming.channel import Channel, Mark, Said
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
@@ -203,7 +203,7 @@ class Translator:
             self._scheduler.close([stream._channel for stream in streams])
             raise
 
-    def _together(self, texts: Mapping[Stream, Heard]) -> dict[Stream, list[Event]]:
+    def _together(self, texts: Mapping[Stream, Said]) -> dict[Stream, list[Event]]:
         found = self._scheduler.push({stream._channel: text for stream, text in texts.items()})
         return {stream: found[stream._channel] for stream in texts}
 

@@ -6,7 +6,6 @@ Every error names the file and the line, because files are large and users need 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import lzma
 import unicodedata
@@ -317,6 +316,8 @@ class ParallelText:
 
 def sha256(path: Path) -> str | None:
     """Checksum of a file's bytes; None for a pipe, which can be read only once."""
+    import hashlib
+
     if not path.is_file():
         return None
     with path.open("rb") as stream:
@@ -325,6 +326,8 @@ def sha256(path: Path) -> str | None:
 
 def sha256_lines(lines: Iterable[str]) -> str:
     """Checksum of text lines, independent of compression."""
+    import hashlib
+
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode() + b"\n")

@@ -6,7 +6,6 @@ its config needs no torch; loading its weights does (`trained.saving`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -61,6 +60,8 @@ def fingerprint(folder: Path) -> str:
 
     Weights of a policy have their own, see `policy.checksum`: most systems do not use them.
     """
+    import hashlib
+
     digest = hashlib.sha256()
     # Language names do not affect the output. Models saved without them keep their checksum.
     config = {key: value for key, value in read_config(folder).items() if key != "languages"}

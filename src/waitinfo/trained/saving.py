@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -161,7 +160,7 @@ def _save_narrow(
 ) -> None:
     import torch
 
-    from waitinfo.model.tensors import save_weights
+    from waitinfo.trained.tensors import save_weights
 
     # Only matrices are stored in low precision: info parameters are small, and the policy decides
     # on sums of info.
@@ -242,7 +241,7 @@ def _build_model(
         others = {name: array for name, array in stored.items() if name not in info}
         return IntegerModel(config, {**quantize(others), **info})
     try:
-        from waitinfo.trained.floats import float_model
+        from waitinfo.trained.tensors import float_model
     except ModuleNotFoundError:
         raise WaitinfoError(
             f"dtype {dtype}: needs torch; pip install 'waitinfo[train]', or use a packed model "
@@ -302,6 +301,8 @@ def checksum(tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
     """The checksum of these weights as a setting that translations depend on; none without any."""
     if not tensors:
         return {}
+    import hashlib
+
     return {"policy": hashlib.sha256(save(_in_order(tensors))).hexdigest()}
 
 

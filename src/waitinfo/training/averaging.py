@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from waitinfo.model.tensors import read_tensors, write_tensors
 from waitinfo.model.transformer import Transformer
+from waitinfo.trained.tensors import read_tensors, write_tensors
 from waitinfo.training.config import TrainingConfig
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.tensors import read_tensors, write_tensors
 from waitinfo.storage import recover_folder, swap_folder
 from waitinfo.text.files import sha256
+from waitinfo.trained.tensors import read_tensors, write_tensors
 from waitinfo.training.distributed import CPU
 from waitinfo.training.updates import all_finite
 

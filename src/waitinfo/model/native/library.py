@@ -11,7 +11,6 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import (
     POINTER,
     Structure,
@@ -26,12 +25,15 @@ from ctypes import (
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from waitinfo.threads import thread_count
+
+if TYPE_CHECKING:  # what sentences of a word need starts sooner
+    from concurrent.futures import ThreadPoolExecutor
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
 KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
@@ -206,6 +208,8 @@ def run(parts: list[slice], compute: Callable[[slice], None]) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(threads, thread_name_prefix="waitinfo-kernels")
 
 

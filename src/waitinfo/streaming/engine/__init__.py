@@ -10,7 +10,7 @@ from typing import Any
 from waitinfo.model import Network
 from waitinfo.streaming.engine.decision import length_limit
 from waitinfo.streaming.engine.engine import ENDINGS, NOT_FINITE, Engine
-from waitinfo.streaming.engine.events import READ, WRITE, Kind, TokenEvent
+from waitinfo.streaming.engine.token_events import READ, WRITE, Kind, TokenEvent
 from waitinfo.systems.base import System
 
 __all__ = [

@@ -21,8 +21,8 @@ import numpy as np
 
 from waitinfo.model import Network
 from waitinfo.streaming.engine.decision import length_limit, may_write, verdict
-from waitinfo.streaming.engine.events import Reason, TokenEvent
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
+from waitinfo.streaming.engine.token_events import Reason, TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import NONE, OF_STATE, PolicyState, Step, ask
 from waitinfo.text.special import EOS

@@ -21,9 +21,9 @@ from waitinfo.model import Network
 from waitinfo.model.config import PLAIN
 from waitinfo.streaming.engine.backend import PASS_TOKENS, Backend, Events, Rules
 from waitinfo.streaming.engine.compiled import NativeBackend, compiled
-from waitinfo.streaming.engine.events import TokenEvent
 from waitinfo.streaming.engine.plain import PlainBackend
 from waitinfo.streaming.engine.slots import Chosen, Path, Slots
+from waitinfo.streaming.engine.token_events import TokenEvent
 from waitinfo.systems.base import System
 from waitinfo.text.special import BOS, EOS
 

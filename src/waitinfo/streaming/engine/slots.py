@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.engine.decision import length_limit
-from waitinfo.streaming.engine.events import READ, WRITE, Reason, TokenEvent
 from waitinfo.streaming.engine.loops import (
     LONGEST,
     PERIODS,
@@ -22,6 +21,7 @@ from waitinfo.streaming.engine.loops import (
     last_runs,
     run_after,
 )
+from waitinfo.streaming.engine.token_events import READ, WRITE, Reason, TokenEvent
 from waitinfo.systems.base import Side, System
 from waitinfo.systems.interface import PolicyState
 from waitinfo.text.special import EOS, PAD

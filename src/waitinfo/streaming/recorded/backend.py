@@ -20,8 +20,8 @@ from waitinfo.model.attention import PAGED_WIDTHS
 from waitinfo.model.row_layers import fusible
 from waitinfo.model.transformer import Transformer
 from waitinfo.streaming.engine.backend import SMALLEST_SHARE, Backend, Events, Rules
-from waitinfo.streaming.engine.events import LENGTH, LOOP, TokenEvents
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
+from waitinfo.streaming.engine.token_events import LENGTH, LOOP, TokenEvents
 from waitinfo.streaming.recorded.launches import (
     STEPS,
     LaunchRecorder,
