@@ -69,7 +69,7 @@ def read_manifest(path: Path) -> list[Segment]:
                 "duration (in seconds) and source may follow"
             ) from None
         if not segment.audio.is_file():
-            raise WaitinfoError(f"{path}, line {number}: {segment.audio}: there is no such file")
+            raise WaitinfoError(f"{path}, line {number}: {segment.audio}: no such file")
         found.append(segment)
     if not found:
         raise WaitinfoError(f"{path}: has no segments")

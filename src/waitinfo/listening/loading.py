@@ -47,7 +47,7 @@ def load_recogniser(
     elif colon:
         found = _of_kind(kind, rest, threads)
     elif os.sep in str(name) and (str(name).startswith((".", os.sep)) or str(name).count("/") > 1):
-        raise WaitinfoError(f"recogniser {name}: there is no such folder")
+        raise WaitinfoError(f"recogniser {name}: no such folder")
     else:
         found = _of_kind("onnx-asr", str(name), threads)
     if not isinstance(found, Transcriber):
