@@ -25,10 +25,9 @@ from waitinfo.evaluation.latency import (
 from waitinfo.evaluation.output import one_space
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.realign import METHODS, realign
-from waitinfo.listening.agreement import fold
 from waitinfo.listening.audio import RATE, read_file
 from waitinfo.listening.listen import Listener, SpeechEvent
-from waitinfo.listening.recogniser import Recogniser
+from waitinfo.listening.recogniser import Recogniser, fold
 from waitinfo.listening.sources import Clock, Paced
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
