@@ -49,8 +49,8 @@ class AnalyseArguments(ModelOptions):
     against_system: Annotated[
         str | None,
         Option(
-            help="Decode the second one with this system [default: its own with --against; else "
-            "multipath, which is wait-k with any k]."
+            help="Decode the second one with this system [default: its own with --against or "
+            "--against-set; else multipath, which is wait-k with any k]."
         ),
     ] = None
     against_set: Annotated[

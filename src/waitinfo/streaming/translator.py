@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
 
 
 WARM_WORDS = 4  # times two, of each stream
+GIB = 2**30
 
 
 class Translator:
@@ -61,7 +63,10 @@ class Translator:
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         sizes = whole("streams", streams, 1), whole("capacity", capacity, 2)
-        engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
+        try:
+            engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
+        except MemoryError:
+            raise WaitinfoError(f"--streams {streams}: more than there is memory for") from None
         self._set_up(loaded, Scheduler(engine, observer, clock=clock), lag, segment)
 
     def _set_up(
@@ -109,6 +114,13 @@ class Translator:
 
     def warm_up(self) -> None:
         """Take the memory of all streams, and do what is slow for the first time. None is open."""
+        needed = self.streams * self.bytes_per_stream
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.device.type == "cpu" and needed > there:
+            raise WaitinfoError(
+                f"--streams {self.streams}: take {needed / GIB:,.0f} GiB, and this machine has "
+                f"{there / GIB:,.0f}"
+            )
         self._scheduler.engine.backend.take_memory()
         for count in sorted({self.streams, self.streams // 2, 1} - {0}, reverse=True):
             streams = [self.stream(history=0) for _ in range(count)]
