@@ -268,7 +268,8 @@ class Experiment:
 
     def record(self, summary: dict[str, Any]) -> None:
         """Put a run's line into runs.jsonl, in the place of an older one."""
-        path, name = self.results / "runs.jsonl", self.settings["name"]
+        name = self.settings["name"]
+        path = (self.results.parent if "results" in self.settings else self.results) / "runs.jsonl"
         with (self.work / "runs.lock").open("a") as lock:  # other processes write there, too
             fcntl.flock(lock, fcntl.LOCK_EX)
             lines = path.read_text("utf-8").splitlines() if path.exists() else []

@@ -546,7 +546,7 @@ def test_words_are_read_when_they_are_complete(run: Path) -> None:
     assert read == ["", "", "", "ba ", "ba ", "ba ", "ba be ", "ba be ", "ba be "]
 
 
-def test_a_line_that_is_changed_is_translated_anew(run: Path) -> None:
+def test_a_line_that_is_changed_is_translated_again(run: Path) -> None:
     translator = waitinfo.load(run)
     line = TypedLine(translator, 3.0)
     for text in ("ba be bi ", "ba bo", "ba bo du da "):

@@ -78,7 +78,7 @@ class AnalyseArguments(ModelOptions):
         Option(help="Line of the sentence for the case study [default: the first short one]."),
     ] = None
     sentences: Annotated[
-        int, Option(help="Analyse so many, spread over the test set [default: all].")
+        int, Option(help="Analyse this many, spread over the test set [default: all].")
     ] = 0
     x: Annotated[
         str, Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")

@@ -24,7 +24,7 @@ EXTRAS = {"torch": "train", "rich": "cli", "typer": "cli"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    if arguments is None:  # this is the program: what it loads is no garbage
+    if arguments is None:  # this is the program: what it loads is not garbage
         gc.set_threshold(100_000)
         atexit.register(_leave)
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.importing.sources import find_source
-from waitinfo.streaming.channel import Channel, Mark, Said
+from waitinfo.streaming.channel import Channel, Mark, Said, StreamOptions
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
@@ -159,19 +159,13 @@ class Translator:
         `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
         and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history, replay, lag, languages)
+        channel = self._open_channel(
+            StreamOptions(k, raw, segment, replay, lag, languages), history
+        )
         return Stream(self._scheduler, channel, self.dials)
 
-    def _open_channel(
-        self,
-        k: float | None,
-        raw: bool,
-        segment: str | None,
-        history: int | None,
-        replay: Replay | None = None,
-        lag: float | None = None,
-        languages: Languages = UNKNOWN,
-    ) -> Channel:
+    def _open_channel(self, options: StreamOptions, history: int | None) -> Channel:
+        k, raw, segment, replay, lag, languages = options
         loaded = self.loaded.between(languages.source, languages.target)
         if k is not None and lag is not None:
             raise WaitinfoError("give a stream k or lag, not both")
