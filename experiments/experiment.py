@@ -269,8 +269,9 @@ class Experiment:
     def record(self, summary: dict[str, Any]) -> None:
         """Put a run's line into runs.jsonl, in the place of an older one."""
         name = self.settings["name"]
-        with (self.results / "runs.jsonl").open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # other experiments of the group write there, too
+        path = (self.results.parent if "results" in self.settings else self.results) / "runs.jsonl"
+        with path.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # other processes write there, too
             file.seek(0)
             known = [json.loads(line) for line in file]
             runs = {(run["experiment"], run["run"], run["seed"]): run for run in known}
