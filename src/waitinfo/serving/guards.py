@@ -160,7 +160,7 @@ class Pace:
 
 
 class Keys:
-    """The keys of a server; without any, everybody may connect."""
+    """The keys of a server; if it has none, everybody may connect."""
 
     def __init__(self, keys: Iterable[KeyLimits] = ()) -> None:
         self._clients = {
