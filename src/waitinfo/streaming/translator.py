@@ -104,7 +104,7 @@ class Translator:
 
     @property
     def open_streams(self) -> int:
-        """How many are."""
+        """How many streams are open now."""
         return self._scheduler.open_streams
 
     @property
