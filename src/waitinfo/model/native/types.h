@@ -36,6 +36,13 @@ typedef double __attribute__((vector_size(64))) Doubles;
 typedef float __attribute__((vector_size(32), aligned(4), may_alias)) Floats;
 #define EIGHT(x) (*(Floats *)(x))
 
+/* A block of keys' numbers, for what does not depend on the order. */
+typedef float __attribute__((vector_size(64), aligned(4), may_alias)) Sixteen;
+typedef int32_t __attribute__((vector_size(64), aligned(4), may_alias)) Whole;
+typedef int16_t __attribute__((vector_size(32), aligned(2), may_alias)) Shorts;
+#define SIXTEEN(x) (*(Sixteen *)(x))
+#define CHOOSE(which, a, b) ((Sixteen)(((which) & (Whole)(a)) | (~(which) & (Whole)(b))))
+
 /* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
  * read with them: elsewhere, every block would have to wait for it. */
 typedef struct {
@@ -172,10 +179,10 @@ typedef struct {
 } Scratch;
 
 /* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
-static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
+static int scratch_open(Scratch *s, int rows, int width, int widest, int keys, int heads) {
     static __thread void *kept;
     static __thread size_t room;
-    keys = (keys + KEYS - 1) / KEYS * KEYS;
+    keys = (keys + KEYS - 1) / KEYS * KEYS * heads;
     size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 2 * (size_t)keys;
     size_t tiles = ((size_t)rows + TILE_ROWS - 1) / TILE_ROWS, bytes = tiles * TILE_ROWS * (widest + 2 * TILE);
     size_t sums = TILE_ROWS * BLOCK + (size_t)keys;
