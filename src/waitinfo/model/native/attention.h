@@ -5,10 +5,16 @@
  * x + c - c rounds to multiples of the last bit of c; that bit is the unit. */
 static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     union { float f; uint32_t i; } bits, inverse;
-    uint32_t most = 0; /* by their bits, in which what is not a number is the largest */
-    for (int i = 0; i < count; i++) {
+    Whole tops = {0};
+    int whole = count / KEYS * KEYS, most; /* by their bits, in which what is not a number is the largest */
+    for (int i = 0; i < whole; i += KEYS) {
+        Whole v = *(const Whole *)(x + i) & 0x7fffffff;
+        tops = CHOOSE_WHOLE(v > tops, v, tops);
+    }
+    most = TOP(tops);
+    for (int i = whole; i < count; i++) {
         bits.f = x[i];
-        uint32_t v = bits.i & 0x7fffffff;
+        int v = bits.i & 0x7fffffff;
         most = v > most ? v : most;
     }
     bits.i = most;
@@ -21,7 +27,11 @@ static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     }
     inverse.i = (uint32_t)(2 * 127 + 23 - exponent) << 23;
     bits.i = (uint32_t)(exponent - 23) << 23;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < whole; i += KEYS) {
+        Sixteen v = ((SIXTEEN(x + i) + c) - c) * inverse.f;
+        *(Shorts *)(out + i) = __builtin_convertvector(__builtin_convertvector(v, Whole), Shorts);
+    }
+    for (int i = whole; i < count; i++) {
         float v = x[i] + c;
         out[i] = (int16_t)((v - c) * inverse.f);
     }
@@ -85,21 +95,29 @@ static int NAME(softmax)(float *x, int length, int16_t *out) {
     return 1;
 }
 
-/* The same in float32. Its result is the same where no weight is so near to the middle of two whole
- * numbers that rounding on the way could have moved it across. Returns 0 where one is, which is
- * seldom, or not a number; x is kept then. `room` is for one number of each key. */
-static inline int NAME(fast_softmax)(const float *x, float largest, int blocks, int16_t *out,
-                                     float *room) {
+/* The same in float32, in two steps: exp(x - largest), then whole numbers of it.
+ *
+ * The result is the same where no weight is so near to the middle of two whole numbers that rounding on
+ * the way could have moved it across. Returns 0 where one is, which is seldom, or not a number. */
+static inline float NAME(fast_powers)(const float *x, float largest, int blocks, float *powers) {
     Sixteen sums = {0};
-    for (int b = 0; b < blocks; b++) sums += SIXTEEN(room + b * KEYS) = NAME(fast_exponential)(SIXTEEN(x + b * KEYS) - largest);
-    float share = 2048.0f / TOTAL(sums), error = 1.5e-6f + 1e-7f * blocks; /* relative */
+    for (int i = 0; i < blocks * KEYS; i += KEYS) {
+        Sixteen v = NAME(fast_exponential)(SIXTEEN(x + i) - largest);
+        SIXTEEN(powers + i) = v;
+        sums += v;
+    }
+    return TOTAL(sums);
+}
+
+static inline int NAME(fast_shares)(const float *powers, float total, int blocks, int16_t *out) {
+    float share = 2048.0f / total, error = 1.5e-6f + 1e-7f * blocks; /* relative */
     Whole unsure = {0};
-    for (int b = 0; b < blocks; b++) {
-        Sixteen v = SIXTEEN(room + b * KEYS) * share;
+    for (int i = 0; i < blocks * KEYS; i += KEYS) {
+        Sixteen v = SIXTEEN(powers + i) * share;
         Sixteen whole = (v + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23 */
         Sixteen far = v - whole, most = 0.5f - v * error;
         unsure |= ~((far < most) & (-far < most)); /* also what is not a number */
-        *(Shorts *)(out + b * KEYS) = __builtin_convertvector(__builtin_convertvector(whole, Whole), Shorts);
+        *(Shorts *)(out + i) = __builtin_convertvector(__builtin_convertvector(whole, Whole), Shorts);
     }
     return !ANY(unsure);
 }
@@ -132,41 +150,96 @@ static inline float NAME(score)(const int32_t *sums, const float *units, float u
     return LARGEST(most);
 }
 
-/* Attention of one row's queries over the first keys of all heads: softmax(q k + bias) v, all rounded.
- *
- * Heads go through each step together, so that one does not wait for another. Values are asked for
- * while scores are computed, and meanwhile with values the keys of the row `next`. */
-static void NAME(attend)(const Model *m, const float *q, const Cache *cache, int row, int next,
-                         int length, const float *bias, float own, float value_unit, Scratch *s,
-                         float *out) {
-    int heads = m->heads, width = m->width / heads, room = (length + KEYS - 1) / KEYS * KEYS;
-    int pieces = (width + PIECE - 1) / PIECE, blocks = room / KEYS;
-    size_t first = (size_t)row * heads, later = (size_t)next * heads;
-    int32_t sums[MOST_WIDTH];
-    float largest[heads];
-    for (int h = 0; h < heads; h++) {
-        int16_t query[MOST_WIDTH];
-        float unit = NAME(round_row)(q + h * width, width, query);
-        for (int i = width; i < pieces * PIECE; i++) query[i] = 0;
-        SCORES(query, NAME(keys_of)(cache, first + h, width), blocks, pieces,
-               NAME(values_of)(cache, first + h, width), s->scores + h * room);
-        const float *units = cache->units + (first + h) * cache->keys_capacity;
-        largest[h] = NAME(score)(s->scores + h * room, units, unit, length, bias, own, s->weights + h * room);
-    }
-    for (int h = 0; h < heads; h++) {
-        float *weights = s->weights + h * room;
-        int16_t *shares = s->shares + h * room;
-        /* What is made of what is not a number must not be one either. */
-        if (!NAME(fast_softmax)(weights, largest[h], blocks, shares, (float *)s->scores) &&
-            !NAME(softmax)(weights, length, shares)) {
-            for (int c = 0; c < width; c++) out[h * width + c] = NAN;
-            memset(shares, 0, room * sizeof(int16_t));
+/* What queries of a pass attend to: row r of it, with `length[r]` + `plus` keys. */
+typedef struct {
+    const Cache *cache;
+    const float *queries; /* [rows][stride] */
+    const int32_t *row, *length;
+    int rows, heads, width, stride, plus;
+    const float *bias, *info; /* info: of the last key, less 1 */
+    int bias_stride;
+    float value_unit;
+    float *out; /* [rows][heads][width] */
+    const Shares *shares; /* what is asked for of layer `number` of `layers`, or NULL */
+    int layers, number;
+} NAME(Attention);
+
+/* One head of a row. Those of rows of one stream come together, so that its keys stay in a cache. */
+typedef struct { int r, head; } NAME(Query);
+
+static inline int NAME(next_queries)(const NAME(Attention) *a, NAME(Query) *at, int *begin, NAME(Query) *out) {
+    int count = 0;
+    for (; count < QUERIES && *begin < a->rows; count++) {
+        out[count] = *at;
+        if (at->r + 1 < a->rows && a->row[at->r + 1] == a->row[*begin]) {
+            at->r++;
             continue;
         }
-        MIX(shares, NAME(values_of)(cache, first + h, width), length, width,
-            NAME(keys_of)(cache, later + h, width), sums);
-        for (int c = 0; c < width; c++) out[h * width + c] = (float)sums[c] * value_unit;
-        __builtin_prefetch(cache->units + (later + h) * cache->keys_capacity);
+        if (++at->head == a->heads) at->head = 0, *begin = at->r + 1;
+        at->r = *begin;
+    }
+    return count;
+}
+
+/* softmax(q k + bias) v for all queries of a pass, all rounded.
+ *
+ * Some go through each step together, so that one does not wait for another. Values are asked for
+ * while scores are computed, and meanwhile with values the keys of the next queries. */
+static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
+    int heads = a->heads, width = a->width, pieces = (width + PIECE - 1) / PIECE, begin = 0;
+    NAME(Query) at = {0, 0}, now[QUERIES], then[QUERIES] = {{0, 0}};
+    int count = NAME(next_queries)(a, &at, &begin, now);
+    while (count) {
+        int coming = NAME(next_queries)(a, &at, &begin, then), room = s->keys;
+        int16_t query[QUERIES][MOST_WIDTH];
+        int32_t sums[MOST_WIDTH];
+        float unit[QUERIES], largest[QUERIES], total[QUERIES];
+        size_t place[QUERIES];
+        int length[QUERIES];
+        for (int i = 0; i < count; i++) {
+            int r = now[i].r;
+            unit[i] = NAME(round_row)(a->queries + (size_t)r * a->stride + now[i].head * width, width, query[i]);
+            for (int c = width; c < pieces * PIECE; c++) query[i][c] = 0;
+            place[i] = (size_t)a->row[r] * heads + now[i].head;
+            length[i] = a->length[r] + a->plus;
+        }
+        for (int i = 0; i < count; i++)
+            SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), (length[i] + KEYS - 1) / KEYS, pieces,
+                   NAME(values_of)(a->cache, place[i], width), s->scores + i * room);
+        for (int i = 0; i < count; i++) {
+            int r = now[i].r;
+            const float *bias = a->bias ? a->bias + (size_t)r * a->bias_stride : 0;
+            largest[i] = NAME(score)(s->scores + i * room, a->cache->units + place[i] * a->cache->keys_capacity,
+                                     unit[i], length[i], bias, a->info ? a->info[r] - 1 : 0, s->weights + i * room);
+        }
+        float *powers = (float *)s->scores;
+        for (int i = 0; i < count; i++)
+            total[i] = NAME(fast_powers)(s->weights + i * room, largest[i], (length[i] + KEYS - 1) / KEYS,
+                                         powers + i * room);
+        for (int i = 0; i < count; i++) {
+            int16_t *shares = s->shares + i * room;
+            float *out = a->out + ((size_t)now[i].r * heads + now[i].head) * width;
+            /* What is made of what is not a number must not be one either. */
+            if (!NAME(fast_shares)(powers + i * room, total[i], (length[i] + KEYS - 1) / KEYS, shares) &&
+                !NAME(softmax)(s->weights + i * room, length[i], shares)) {
+                memset(shares, 0, room * sizeof(int16_t));
+                for (int c = 0; c < width; c++) out[c] = NAN;
+                continue;
+            }
+            size_t later = (size_t)a->row[then[i < coming ? i : 0].r] * heads + then[i < coming ? i : 0].head;
+            MIX(shares, NAME(values_of)(a->cache, place[i], width), length[i], width,
+                NAME(keys_of)(a->cache, later, width), sums);
+            for (int c = 0; c < width; c++) out[c] = (float)sums[c] * a->value_unit;
+            __builtin_prefetch(a->cache->units + later * a->cache->keys_capacity);
+        }
+        for (int i = 0; i < count && a->shares; i++) {
+            size_t of = ((size_t)now[i].r * a->layers + a->number) * heads + now[i].head;
+            int16_t *out = a->shares->of + of * a->shares->width;
+            memcpy(out, s->shares + i * room, length[i] * sizeof(int16_t));
+            memset(out + length[i], 0, (a->shares->width - length[i]) * sizeof(int16_t));
+        }
+        memcpy(now, then, sizeof(now));
+        count = coming;
     }
 }
 
@@ -177,40 +250,34 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
         const float *parts = s->wide + (size_t)r * 3 * d;
-        float own = info ? info[r] - 1 : 0; /* repeats `self_bias` of model/info.py */
-        for (int h = 0; h < heads; h++) { /* of all heads, so that none waits for what it has stored */
+        for (int h = 0; h < heads; h++) {
             float key_unit = NAME(round_row)(parts + d + h * w, w, key);
             NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
             NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
         }
-        NAME(attend)(m, parts, cache, row[r], row[r + 1 < rows ? r + 1 : r], at[r] + 1, 0, own, unit,
-                     s, mixed + (size_t)r * d);
     }
+    NAME(Attention) a = {
+        .cache = cache, .queries = s->wide, .row = row, .length = at, .rows = rows, .heads = heads,
+        .width = w, .stride = 3 * d, .plus = 1, .info = info, /* repeats `self_bias` of model/info.py */
+        .value_unit = layer->round_values / 12582912.0f / 2048.0f, .out = mixed,
+    };
+    NAME(attend)(&a, s);
 }
 
 static void NAME(cross_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                   const int32_t *row, const int32_t *visible, const float *bias,
                                   int bias_stride, const Cache *memory, float round_values,
                                   float *mixed, const Shares *shares, int number, Scratch *s) {
-    int d = m->width, heads = m->heads;
-    float unit = round_values / 12582912.0f / 2048.0f;
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
-    for (int r = 0; r < rows; r++) {
-        NAME(attend)(m, s->wide + (size_t)r * d, memory, row[r], row[r + 1 < rows ? r + 1 : r],
-                     visible[r], bias ? bias + (size_t)r * bias_stride : 0, 0, unit, s,
-                     mixed + (size_t)r * d);
-        if (!shares) continue;
-        int room = (visible[r] + KEYS - 1) / KEYS * KEYS;
-        for (int h = 0; h < heads; h++) {
-            size_t place = ((size_t)r * m->decoder_layers + number) * heads + h;
-            int16_t *out = shares->of + place * shares->width;
-            memcpy(out, s->shares + h * room, visible[r] * sizeof(int16_t));
-            memset(out + visible[r], 0, (shares->width - visible[r]) * sizeof(int16_t));
-        }
-    }
+    NAME(Attention) a = {
+        .cache = memory, .queries = s->wide, .row = row, .length = visible, .rows = rows,
+        .heads = m->heads, .width = m->width / m->heads, .stride = m->width, .bias = bias,
+        .bias_stride = bias_stride, .value_unit = round_values / 12582912.0f / 2048.0f, .out = mixed,
+        .shares = shares, .layers = m->decoder_layers, .number = number,
+    };
+    NAME(attend)(&a, s);
 }
 
 /* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */

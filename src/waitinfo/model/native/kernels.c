@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are handed to functions that are inlined */
+#endif
+
 #include "types.h"
 
 /* A kind of CPU's code begins with USE("its instructions") and ends with USED. */
@@ -80,7 +84,7 @@ int32_t waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, co
 /* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */
 int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *y, int whole) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     if (whole) {
         kinds[kind]->take_whole(m, x, rows, s.bytes, s.largest);
         kinds[kind]->apply(m, rows, y, 0, &s);
@@ -105,7 +109,7 @@ int waitinfo_encode(int kind, const Model *m, int rows, float *x, const int32_t 
                     const int32_t *at, const float *info, const Cache *caches,
                     const Cache *memories, int keys) {
     Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys, m->heads)) return 0;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
     kinds[kind]->encode(m, rows, x, row, at, info, caches, memories, &s);
     return 1;
 }
@@ -122,7 +126,7 @@ static int decode_rows(int kind, const Model *m, int rows, float *x, const int32
                        const float *bias, int bias_stride, const Cache *caches,
                        const Cache *memories, int keys, const Shares *shares) {
     Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys, m->heads)) return 0;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
     kinds[kind]->decode(m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories,
          shares, &s);
     return 1;
@@ -139,7 +143,7 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
                   int nevers, int32_t *best, float *value, float *all) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1, 1)) return 0;
+    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
     kinds[kind]->best(m, x, rows, never, nevers, best, value, all, &s);
     return 1;
 }
@@ -149,7 +153,7 @@ int waitinfo_embed(int kind, const Embedding *m, int rows, const int32_t *tokens
                    int later, const float *positions, float *x, float *info) {
     Scratch s;
     int wide = m->hidden.outputs > m->width ? m->hidden.outputs : m->width;
-    if (!scratch_open(&s, PARTS * rows, 1, wide, 1, 1)) return 0;
+    if (!scratch_open(&s, PARTS * rows, 1, wide, 1)) return 0;
     positions += (size_t)later * m->width;
     kinds[kind]->embed(m, rows, tokens, at, positions, x, info, &s);
     return 1;

@@ -55,6 +55,12 @@ static inline float largest_of(Sixteen v) {
     return v[0];
 }
 
+static inline int32_t top_of(Whole v) {
+    for (int half = KEYS / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
+    return v[0];
+}
+
 static inline int any_of(Whole v) {
     int found = 0;
     for (int l = 0; l < KEYS; l++) found |= v[l];

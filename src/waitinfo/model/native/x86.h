@@ -287,6 +287,7 @@ static void mix_avx512(const int16_t *weights, const int16_t *values, int length
 #define NAME(x) x##_avx512
 #define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
 #define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
+#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
 #define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
 #define RUNS runs_avx512
 #define MULTIPLY multiply_avx512
@@ -381,6 +382,7 @@ static void multiply_amx(const uint8_t *a, int rows, int stride, const int8_t *w
 #define NAME(x) x##_amx
 #define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
 #define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
+#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
 #define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
 #define RUNS runs_amx
 #define MULTIPLY multiply_amx
