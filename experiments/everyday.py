@@ -12,7 +12,7 @@ puts it into a page, between `<!-- everyday de-en -->` and `<!-- end -->`.
 
 Each line of the files has both languages: the first sentence of one is the source of all sentences
 of the other. English to German has a file of its own, and that of German to English the other way
-round. A translation is right if it is one of the acceptable ones, but for capitals, punctuation,
+round. A translation is right if it is one of the acceptable ones, except for capitals, punctuation,
 contractions and digits; chrF shows how far off others are.
 """
 
@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.pages.tables import put_into
+from waitinfo.distillation.filters import chrf
 from waitinfo.errors import unknown
 from waitinfo.streaming.lag import Dials
-from waitinfo.text.similarity import chrf
-from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.text.speech.speaker import lower_without_punctuation
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 from waitinfo.translation.decoding import TranslationOptions

@@ -59,6 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "update     150" in done.stderr and "tokens/s" in done.stderr
+    assert "leaked" not in done.stderr  # what libraries say that are not freed at the end
     assert (folder / "run" / "recipe.toml").exists()
     return folder / "run"
 
@@ -100,6 +101,7 @@ def test_help_shows_examples() -> None:
     for verb in ("prepare", "train", "translate", "evaluate"):
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
+        assert "bool" not in done.stdout and "<list[Path]>" not in done.stdout
         assert called(verb, "-h").stdout == done.stdout
 
 
@@ -221,7 +223,8 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         ),
         (["train", "--out", "o", "--system", "waitk", "--data", "none"], "unknown system 'waitk'"),
         (["train", "--out", "o", "--config", "no.toml"], "no.toml: cannot be read"),
-        (["train", "--out", "RUN"], "already in use"),
+        (["train", "--out", "RUN"], "already in use; add --resume"),
+        (["train", "--out", "."], "already in use, and not by a run"),
         (["translate", "--k", "x", "text"], "invalid value for '--k'"),
         (["translate", "--k"], "requires an argument (see waitinfo translate --help)"),
         (["evaluate", "--bogus", "1"], "no such option: --bogus"),
@@ -543,7 +546,7 @@ def test_words_are_read_when_they_are_complete(run: Path) -> None:
     assert read == ["", "", "", "ba ", "ba ", "ba ", "ba be ", "ba be ", "ba be "]
 
 
-def test_a_line_that_is_changed_is_translated_anew(run: Path) -> None:
+def test_a_line_that_is_changed_is_translated_again(run: Path) -> None:
     translator = waitinfo.load(run)
     line = TypedLine(translator, 3.0)
     for text in ("ba be bi ", "ba bo", "ba bo du da "):

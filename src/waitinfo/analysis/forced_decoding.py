@@ -14,7 +14,7 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
-from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.special import BOS, EOS, PAD
@@ -40,7 +40,7 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 
 
 def groups(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, at most so many padded tokens in a group."""
+    """Indices of sentences of similar length, with a bounded number of padded tokens in a group."""
     waiting: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if waiting and (len(waiting) + 1) * lengths[index] > tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from waitinfo.cli.flags import Argument, Option
-from waitinfo.cli.options import ModelOptions, use_threads
+from waitinfo.cli.options import LatencyOptions, ModelOptions, note, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SLOW = 2.0  # times the usual rhythm, which is worth a note
 
 
 @dataclass(kw_only=True)
-class ListenArguments(ModelOptions):
+class ListenArguments(LatencyOptions, ModelOptions):
     """What `listen` is given."""
 
     input: Annotated[
@@ -58,14 +59,6 @@ class ListenArguments(ModelOptions):
             help="Seconds between looks at what is being said; more on a slow machine "
             "[default: 0.8]."
         ),
-    ] = None
-    k: Annotated[
-        float | None,
-        Option(help="Latency: a larger value waits longer [default: the system's own]."),
-    ] = None
-    lag: Annotated[
-        float | None,
-        Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
     captions: Annotated[
         Path | None, Option(help="Write subtitles here: a name in .srt or .vtt.")
@@ -104,6 +97,8 @@ def listen(options: ListenArguments) -> None:
         raise unknown("--show", options.show, SPEECH_VIEWS)
     source = _source(options)
     captions = None if options.captions is None else CaptionFile(options.captions)
+    if sys.stderr.isatty():
+        note(f"loading the recogniser {options.recogniser} …")
     try:
         recogniser = load_recogniser(options.recogniser, options.every)
         use_threads(options.threads or 1)
@@ -135,7 +130,6 @@ def _source(options: ListenArguments) -> Source:
 
 def _follow(listener: Listener, every: float, show: str, captions: CaptionFile | None) -> None:
     """Show the events as they come, to the end."""
-    from waitinfo.cli.options import note
     from waitinfo.cli.views import SPEECH_VIEWS
     from waitinfo.listening.captions import Sentence
 

@@ -53,7 +53,6 @@ class ComputeOptions:
         Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, else float32].",
-            show_default=False,
         ),
     ] = "auto"
     threads: Annotated[int, Option(help="CPU threads [default: one for each core].")] = 0
@@ -130,8 +129,8 @@ class ModelOptions(DecodingOptions):
 
 
 @dataclass(kw_only=True)
-class BatchOptions(DecodingOptions):
-    """Text of any length, translated in large batches."""
+class LatencyOptions:
+    """How far a translation is behind."""
 
     k: Annotated[
         float | None,
@@ -141,6 +140,16 @@ class BatchOptions(DecodingOptions):
         float | None,
         Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
+
+    def check_dial(self) -> None:
+        if self.k is not None and self.lag is not None:
+            raise WaitinfoError("--lag: chooses the dial; leave out --k")
+
+
+@dataclass(kw_only=True)
+class BatchOptions(LatencyOptions, DecodingOptions):
+    """Text of any length, translated in large batches."""
+
     temperature: Annotated[
         float, Option(help="Sample translations at this temperature, instead of a beam.")
     ] = 0.0
@@ -156,13 +165,8 @@ class BatchOptions(DecodingOptions):
         Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, bfloat16 for files on a GPU, else float32].",
-            show_default=False,
         ),
     ] = "auto"
-
-    def check_dial(self) -> None:
-        if self.k is not None and self.lag is not None:
-            raise WaitinfoError("--lag: chooses the dial; leave out --k")
 
     def dial(self, loaded: LoadedModel) -> float | None:
         """The dial that was asked for, or that has the lag that was asked for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from waitinfo.threads import usable_cores
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
 
+MOST_STREAMS = 100_000
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -215,8 +218,8 @@ def _address(host: str, port: int) -> str:
 
 
 def _check(options: ServeArguments) -> None:
-    if options.streams < 1:
-        raise WaitinfoError(f"--streams {options.streams}: must be at least 1")
+    if not 1 <= options.streams <= MOST_STREAMS:
+        raise WaitinfoError(f"--streams {options.streams}: must be from 1 to {MOST_STREAMS:,}")
     if options.compare < 0:
         raise WaitinfoError(f"--compare {options.compare}: must be 0 or more")
     if not 0 <= options.port < 1 << 16:
@@ -225,9 +228,17 @@ def _check(options: ServeArguments) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
-    if options.voices < 0:
-        raise WaitinfoError(f"--voices {options.voices}: must be 0 or more")
-    if options.watchers < 0:
-        raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
+    for name in ("voices", "watchers", "address_streams", "address_connections"):
+        count = getattr(options, name)
+        if count is not None and count < 0:
+            raise WaitinfoError(f"--{name.replace('_', '-')} {count}: must be 0 or more")
     if not 0 <= options.drain < 1e9:
         raise WaitinfoError(f"--drain {options.drain:g}: must be seconds, 0 or more")
+    _check_origins(options.origins)
+
+
+def _check_origins(origins: Iterable[str]) -> None:
+    """As browsers send them: with a scheme and without a path."""
+    for origin in origins:
+        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|\*|null", origin):
+            raise WaitinfoError(f"--origins {origin}: give it as https://example.org, or * for all")

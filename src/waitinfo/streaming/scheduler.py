@@ -22,8 +22,8 @@ from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Rounds,
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
-from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
+from waitinfo.systems.registry import plugin_error
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -69,15 +69,9 @@ class Scheduler:
             self._close_abandoned()
             return self._open
 
-    def open(
-        self,
-        session: Session,
-        k: float,
-        history: int | None = HISTORY,
-        replay: Replay | None = None,
-    ) -> Channel:
+    def open(self, session: Session, k: float, history: int | None = HISTORY) -> Channel:
         """Admit a stream, or refuse it at once."""
-        channel = Channel(session, k, history, replay)
+        channel = Channel(session, k, history)
         with self._lock:
             self._close_abandoned()
             if admitted := self._open < self.engine.slots:
@@ -359,6 +353,7 @@ class Scheduler:
     def _publish(self) -> list[Channel]:
         """Give the streams their events, and wake the threads that waited for them."""
         touched, failures = self._rounds.take_out()
+        failures = {c: plugin_error(error) or error for c, error in failures.items()}
         with self._lock:
             for channel, events in touched.items():
                 self._deliver(channel, events)

@@ -26,7 +26,7 @@ LONGEST = 100_000.0  # tokens that anything can lag behind
 NONE = -1  # `Step.before` where nothing was predicted
 COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
 
-# What a policy may ask for, besides counts, infos and the best token.
+# What a policy may ask for, in addition to counts, infos and the best token.
 OF_STATE = ("source", "target", "source_words", "target_words")
 OF_STEP = ("logits", "states", "attention", "before")
 ASKS = (*OF_STATE, *OF_STEP)
@@ -289,7 +289,7 @@ class Step(_Asked):
 
     @property
     def states(self) -> Tensor:
-        """[B, d] states of the decoder, of which the logits are made."""
+        """[B, d] states of the decoder, from which logits are computed."""
         return self._get("states")
 
     @property
