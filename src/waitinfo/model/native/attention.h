@@ -243,10 +243,11 @@ static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
     }
 }
 
-/* Self-attention of new positions; their keys and values go to the cache first. */
+/* Self-attention of new positions; their keys and values go to the cache first. Each position attends
+ * to those up to its own, or, with `lengths`, to all of its row. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                 const int32_t *row, const int32_t *at, const float *info,
-                                 const Cache *cache, float *mixed, Scratch *s) {
+                                 const int32_t *row, const int32_t *at, const int32_t *lengths,
+                                 const float *info, const Cache *cache, float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
@@ -259,35 +260,11 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
         }
     }
     NAME(Attention) a = {
-        .cache = cache, .queries = s->wide, .row = row, .length = at, .rows = rows, .heads = heads,
-        .width = w, .stride = 3 * d, .plus = 1, .info = info, /* repeats `self_bias` of model/info.py */
+        .cache = cache, .queries = s->wide, .row = row, .length = lengths ? lengths : at, .rows = rows,
+        .heads = heads, .width = w, .stride = 3 * d, .plus = !lengths, .info = info, /* repeats `self_bias` of model/info.py */
         .value_unit = layer->round_values / 12582912.0f / 2048.0f, .out = mixed,
     };
     NAME(attend)(&a, s);
-}
-
-/* Attention of whole sources, token i at at[i] of row[i], to all `lengths[i]` tokens of its row. */
-static void NAME(whole_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                  const int32_t *row, const int32_t *at, const int32_t *lengths,
-                                  const Cache *cache, float *mixed, Scratch *s) {
-    int d = m->width, heads = m->heads, w = d / heads;
-    int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
-    NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    float unit = layer->round_values / 12582912.0f / 2048.0f;
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++) {
-            const float *parts = s->wide + (size_t)r * 3 * d + h * w;
-            float key_unit = NAME(round_row)(parts + d, w, key);
-            NAME(round_to)(parts + 2 * d, w, layer->round_values, value);
-            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
-        }
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++) {
-            size_t head = (size_t)row[r] * heads + h;
-            size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
-            NAME(attend)(s->wide + (size_t)r * 3 * d + h * w, cache, head, next, lengths[r], w, 0, 0,
-                         unit, s, mixed + (size_t)r * d + h * w);
-        }
 }
 
 /* In the place of a decoder's self-attention: `ExactRecurrentUnit` of integers/exact.py. */
