@@ -83,8 +83,10 @@ class Plan:
                     if name not in known and not self.scored(stage, run, seed):
                         known.add(name)
                         minutes = stage["minutes"] * (1 + BESIDE * (self.jobs - 1))
-                        log = self.experiment(stage, seed).work / f"{run}-{seed}.log"
-                        yield Job(name, self.worker(stage, run, seed), minutes, log)
+                        experiment = self.experiment(stage, seed)
+                        log = experiment.work / f"{run}-{seed}.log"
+                        model = experiment.model(experiment.chosen(run)[0])
+                        yield Job(name, self.worker(stage, run, seed), minutes, log, model)
 
     def preparations(self) -> Iterator[Job]:
         """The corpora of all runs that are still to be made."""
