@@ -55,6 +55,14 @@ def test_resampling_keeps_what_both_rates_can_hold(rate: int) -> None:
         assert np.abs(Resampler(rate).add(sine(9_500, rate), last=True)[inner]).max() < 2e-3
 
 
+@pytest.mark.parametrize("rate", [11_127, 47_999, 383_999])
+def test_rates_that_nobody_has_take_no_more_memory(rate: int) -> None:
+    resampler = Resampler(rate)
+    assert resampler._filters.size < 1_000_000
+    found = resampler.add(sine(1_000, rate), last=True)
+    assert len(found) == pytest.approx(len(sine(1_000, RATE)), rel=1e-3)
+
+
 @given(st.lists(st.integers(1, 3_000), max_size=8), st.sampled_from([8_000, 24_000, 44_100]))
 def test_resampling_does_not_depend_on_the_pieces(sizes: list[int], rate: int) -> None:
     given = np.random.default_rng(1).normal(0, 0.1, sum(sizes)).astype(np.float32)

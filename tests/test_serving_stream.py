@@ -146,6 +146,7 @@ def test_a_bad_message_gets_an_error_and_the_stream_lives_on(server: Running, me
         ({"resume": {"position": 10**4_000}}, "less than or equal to"),
         ({"version": 10**4_000}, "less than or equal to"),
         ({"model": "\ud83d"}, "model"),
+        ({"audio": {"rate": 47_999}}, "multiple of 25"),
         ({"system": "\udc00"}, "system"),
         ({"segmenter": "\ud83d"}, "segmenter"),
     ],
