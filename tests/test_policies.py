@@ -128,7 +128,7 @@ def judged(head: Head, risk: float) -> Sees:
 def vetoed(
     k: float, rate: float, keep: float, most: float, info: bool, certain: Sees = agrees
 ) -> Rule:
-    """Its memory is worked out again from the path that it has written so far."""
+    """Attempts from k on. Its memory is worked out again from the path that it has written."""
 
     def amounts(now: Begun, written: int, read: int) -> tuple[float, float]:
         source = now.model.embed_source(torch.tensor([now.tokens[:read]])).info
@@ -303,16 +303,17 @@ def test_wrong_combinations_are_refused(make: Callable, config: dict, message: s
     "kind", [{"info": "attention"}, {"info": "none"}, {"encoder": "bidirectional"}]
 )
 @pytest.mark.parametrize(
-    ("rate", "keep", "most"), [(1.0, 0.5, 5.0), (1.2, 0.85, 2.0), (1.0, 0.0, 1.0)]
+    ("rate", "keep", "sooner", "later"), [(1.0, 0.5, 4, 1), (1.2, 0.85, 1.5, 0.5), (1.0, 0, 0, 1)]
 )
 def test_veto_equals_brute_force(
-    tiny_model, kind: dict, rate: float, keep: float, most: float
+    tiny_model, kind: dict, rate: float, keep: float, sooner: float, later: float
 ) -> None:
     """Over wait-info, and over wait-k for a model without info."""
     model = restless(tiny_model(seed=5, **kind))
-    system = build_system("veto", {"rate": rate, "keep": keep, "most": most})
-    rule = vetoed(1.0, rate, keep, most, model.source_info is not None)
-    check_rule(model, system, 1.0, rule, guard=True, waits=most > 1)
+    options = {"rate": rate, "keep": keep, "sooner": sooner, "later": later}
+    rule = vetoed(1.0, rate, keep, sooner + later, model.source_info is not None)
+    system = build_system("veto", options)
+    check_rule(model, system, 1.0 + sooner, rule, guard=True, waits=sooner + later > 1)
 
 
 @pytest.mark.parametrize("kind", [{"info": "attention"}, {"encoder": "bidirectional"}])
@@ -322,7 +323,7 @@ def test_a_head_equals_brute_force(tiny_model, kind: dict) -> None:
         Judge(),
         vetoed(1.0, 1.0, 0.5, 5.0, model.source_info is not None, judged(random_head(), 0.5)),
     )
-    check_rule(model, system, 1.0, rule, guard=True)
+    check_rule(model, system, 3.0, rule, guard=True)
 
 
 def test_veto_trains_without_info_along_wait_k() -> None:
