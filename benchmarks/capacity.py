@@ -223,6 +223,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--text", type=Path, required=True, help="source text, in whole sentences")
     parser.add_argument("--model", default="de-en", help="a model, also for its vocabulary")
+    parser.add_argument("--system", help="that decides [default: the model's own]")
     parser.add_argument("--size", choices=SIZES, help="random weights of this size instead")
     parser.add_argument("--host-only", action="store_true", help="everything except the model")
     parser.add_argument("--device", default="cpu")

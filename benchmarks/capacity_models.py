@@ -32,7 +32,7 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
     """A translator for so many streams."""
     folder = find_model(options.model)
     if options.size is None and not options.host_only:
-        loaded = load_model(folder, options.device, options.dtype)
+        loaded = load_model(folder, options.device, options.dtype, options.system)
         return Translator(loaded, streams, observer=observer, segment="punctuation")
     sizes = TINY if options.host_only else SIZES[options.size]
     loaded = random_model(Vocabulary.load(folder), sizes)
