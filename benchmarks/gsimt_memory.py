@@ -27,7 +27,7 @@ from measurements import save
 from waitinfo.model import SIZES, ModelConfig, Transformer
 from waitinfo.model.batch import Batch
 from waitinfo.systems import LossContext, System, build_system
-from waitinfo.systems.networks.gsimt import prefix_groups
+from waitinfo.systems.networks.generative import prefix_groups
 from waitinfo.systems.networks.lattice import lattice_points
 from waitinfo.text.special import BOS, EOS
 

@@ -24,8 +24,7 @@ from typing import Any
 from measurements import save
 from waitinfo.cli.console import progress_bar
 from waitinfo.cli.options import ModelOptions, use_threads
-from waitinfo.evaluation.conditions import Condition
-from waitinfo.evaluation.documents import LONG, DocumentEvaluation, Documents, ShownWords
+from waitinfo.evaluation.documents import LONG, Condition, DocumentEvaluation, Documents, ShownWords
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
 from waitinfo.evaluation.latency import length_adaptive_average_lagging
 from waitinfo.evaluation.quality import bleu

@@ -31,8 +31,9 @@ def curve(arguments: argparse.Namespace, mode: str, folder: Path) -> list[float]
         for number, item in enumerate(stream, 1):
             made.step(item)
             if number % arguments.every == 0:
-                losses.append(float(made.tally["loss"]) / made.tally_tokens)
-                made._reset_tally()
+                means = made.tally.means(made.processes)
+                losses.append(means["loss"] if means else float("nan"))
+                made.tally.clear(made.now())
             if number == arguments.updates:
                 return losses
     raise AssertionError("the batches never end")

@@ -30,9 +30,9 @@ import torch
 from measurements import save
 from waitinfo.model import SIZES, IntegerModel, ModelConfig, Network, Transformer
 from waitinfo.model.integers.conversion import IntegerLayer
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.model.integers.matrix import IntegerMatrix
 from waitinfo.model.integers.measuring import with_integers
-from waitinfo.model.integers.tensors import in_torch
 from waitinfo.model.native import NativeModel
 from waitinfo.model.native.weights import weight_memory
 from waitinfo.streaming.engine import WRITE, Engine, new_engine

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.pages.tables import put_into
+from waitinfo.distillation.filters import chrf
 from waitinfo.errors import unknown
 from waitinfo.streaming.lag import Dials
-from waitinfo.text.similarity import chrf
-from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.text.speech.speaker import lower_without_punctuation
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 from waitinfo.translation.decoding import TranslationOptions

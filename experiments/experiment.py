@@ -333,7 +333,7 @@ class Experiment:
         known = set_name(f"{name}.{self.languages(run)[0]}")
         conditions = options.get("condition", "documents" if "documents" in options else "clean")
         if conditions == "all":
-            from waitinfo.evaluation.conditions import ALL  # needs torch, which takes seconds
+            from waitinfo.evaluation.documents import ALL  # needs torch, which takes seconds
 
             conditions = ",".join(ALL)
         endings = ("" if each == "clean" else f"-{each}" for each in conditions.split(","))

@@ -16,8 +16,8 @@ from waitinfo.streaming.decoder import Record
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.recorded import RecordedBackend, recordable
 from waitinfo.systems import SYSTEMS, Dial, System, build_system
-from waitinfo.systems.networks.mma import MonotonicAttention
-from waitinfo.systems.networks.moe import ExpertAttention
+from waitinfo.systems.networks.experts import ExpertAttention
+from waitinfo.systems.networks.monotonic_heads import MonotonicAttention
 from waitinfo.systems.policy import Policy
 from waitinfo.systems.veto import NUMBERS, Head, Veto
 from waitinfo.text.special import EOS

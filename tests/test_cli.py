@@ -59,6 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "update     150" in done.stderr and "tokens/s" in done.stderr
+    assert "leaked" not in done.stderr  # what libraries say that are not freed at the end
     assert (folder / "run" / "recipe.toml").exists()
     return folder / "run"
 
@@ -100,6 +101,7 @@ def test_help_shows_examples() -> None:
     for verb in ("prepare", "train", "translate", "evaluate"):
         done = called(verb, "--help")
         assert done.returncode == 0 and "Example" in done.stdout
+        assert "bool" not in done.stdout and "<list[Path]>" not in done.stdout
         assert called(verb, "-h").stdout == done.stdout
 
 

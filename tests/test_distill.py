@@ -157,7 +157,7 @@ def test_shares_text_and_a_second_round(corpus: Path, tmp_path: Path) -> None:
 
 def test_the_best_of_several(corpus: Path, tmp_path: Path) -> None:
     """By similarity, the chosen one is at least as similar as the teacher's first."""
-    from waitinfo.text.similarity import chrf
+    from waitinfo.distillation.filters import chrf
 
     teacher, old = toy_model("full"), pairs(corpus)
     found = {}

@@ -15,12 +15,14 @@ from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents
 from waitinfo.evaluation.calibrate import calibrate
-from waitinfo.evaluation.conditions import ALL, Condition, parse_conditions
 from waitinfo.evaluation.documents import (
+    ALL,
+    Condition,
     DocumentEvaluation,
     Documents,
     document_trace,
     evaluate_documents,
+    parse_conditions,
     repeated,
 )
 from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet

@@ -13,16 +13,18 @@ from waitinfo.distillation.filters import (
     Chooser,
     ChosenTranslation,
     Filters,
+    bleu,
+    chrf,
     is_copy,
     is_repetitive,
     read_translations,
+    words,
 )
 from waitinfo.distillation.mixing import Data, Draw, Row, parse_mix
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import ParallelText
 from waitinfo.text.languages import Languages
 from waitinfo.text.prepare import PrepareOptions, prepare
-from waitinfo.text.similarity import bleu, chrf, words
 
 GERMAN = Languages("de", "en")
 

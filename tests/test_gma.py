@@ -17,7 +17,7 @@ from waitinfo.model.info import cross_bias
 from waitinfo.model.views import SourceView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.networks.gma import GaussianAttention, log_prior, needed_tokens
+from waitinfo.systems.networks.monotonic_heads import GaussianAttention, log_prior, needed_tokens
 
 HEADS = 3
 

@@ -17,7 +17,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Transformer
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.networks.gsimt import (
+from waitinfo.systems.networks.generative import (
     Actions,
     poisson_prior,
     prefix_groups,
@@ -218,7 +218,7 @@ def test_loss_equals_one_decoder_call_for_each_prefix(
     tiny_model, monkeypatch, positions: int, smoothing: float
 ) -> None:
     """Loss and gradients are the same with and without packing, groups and recomputation."""
-    monkeypatch.setattr("waitinfo.systems.networks.gsimt.LOGITS_AT_ONCE", 40 * 5)
+    monkeypatch.setattr("waitinfo.systems.networks.generative.LOGITS_AT_ONCE", 40 * 5)
     options = {"zeta": 2.0, "band": 2, "positions_at_once": positions, "prior_weight": 0.7}
     system = build_system("gsimt", options)
     model = restless(tiny_model(seed=2, write_head=True)).train()

@@ -29,7 +29,7 @@ from waitinfo.model.attention import RecurrentUnit
 from waitinfo.model.cache import CacheRows, StateCache
 from waitinfo.model.integers.cache import ArrayStateCache
 from waitinfo.model.integers.exact import ExactRecurrentUnit
-from waitinfo.model.integers.tensors import as_arrays, as_tensors, in_torch
+from waitinfo.model.integers.in_torch import as_arrays, as_tensors, in_torch
 from waitinfo.model.views import CachePosition, SelfView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import build_system

@@ -22,10 +22,10 @@ from waitinfo.model.info import cross_bias
 from waitinfo.model.integers import exact
 from waitinfo.model.integers import matrix as products
 from waitinfo.model.integers.crosses import SPECIAL
+from waitinfo.model.integers.in_torch import as_arrays, in_torch
 from waitinfo.model.integers.matrix import IntegerEmbedding, IntegerLinear
 from waitinfo.model.integers.model import sinusoids
 from waitinfo.model.integers.packing import quantize
-from waitinfo.model.integers.tensors import as_arrays, in_torch
 from waitinfo.model.views import SourceView
 from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import load_model, save_model

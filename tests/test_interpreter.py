@@ -11,7 +11,7 @@ import pytest
 
 from tests.oracle import uncached_decodes
 from waitinfo.cli.app import main
-from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.streaming.translator import Translator, load
 from waitinfo.trained.folder import DEFAULT, BundledModel, bundled_models, find_model, read_config
 from waitinfo.trained.saving import load_model

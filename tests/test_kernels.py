@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from tests.oracle import batch_of
 from waitinfo.model import ModelConfig, Transformer, loss
 from waitinfo.systems import LossContext, System, build_system
-from waitinfo.systems.networks.mma import expected_alignment, lookback, stop_probability
+from waitinfo.systems.networks.monotonic_heads import expected_alignment, lookback, stop_probability
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):

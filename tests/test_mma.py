@@ -21,7 +21,7 @@ from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system, check_dial
-from waitinfo.systems.networks.mma import (
+from waitinfo.systems.networks.monotonic_heads import (
     delay_variance,
     expected_alignment,
     expected_delays,

@@ -20,7 +20,7 @@ from waitinfo.model.views import Memory, SourceView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import LossContext, build_system
 from waitinfo.systems.moe_wait_k import spread_lags
-from waitinfo.systems.networks.moe import ExpertAttention
+from waitinfo.systems.networks.experts import ExpertAttention
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.trained.saving import load_model
 from waitinfo.trained.tensors import read_tensors

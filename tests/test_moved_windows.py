@@ -69,9 +69,11 @@ class Interrupted:
             self.begun = self.kept = self.shown = 0
 
     def replay(self, stream: Stream) -> Replay:
+        channel = stream._channel
+        dial = None if channel.controller is None else channel.controller.state(self.sentence)
         return Replay(
             self.path, self.sentence, 0.0, self.begun, self.kept, self.shown, self.punctuated,
-            dial=stream.dial_state(self.sentence), memory=stream.memory(self.sentence),
+            dial=dial, memory=channel.memories.get(self.sentence, ()),
         )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def test_what_a_policy_remembers_continues(recorded: bool, monkeypatch: pytest.M
     assert interrupt_everywhere(server, words, "none:8", every=4, k=1.0) > 1
     stream = server.stream(1.0, segment="none:8")
     stream.push(" ".join(words))
-    assert stream.memory(1) != (), "the test needs a window that keeps something"
+    assert stream._channel.memories[1] != (), "the test needs a window that keeps something"
     with pytest.raises(WaitinfoError, match="replay: the policy remembers 2 numbers, not"):
         server.stream(replay=Replay(memory=(1.0,)))
 

@@ -15,7 +15,7 @@ pytest.importorskip("greenlet", reason="needs greenlet")
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from tests.simulation.scene import Scene
-from waitinfo.client.remote import AsyncRemoteStream
+from waitinfo.client.streams import AsyncRemoteStream
 from waitinfo.serving import connection, rest, watching
 from waitinfo.serving.guards import Keys
 from waitinfo.serving.hub import Hub

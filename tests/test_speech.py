@@ -19,9 +19,8 @@ from tests.oracle import edits
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
 from waitinfo.text.speech import PLAIN, Copies, Speaker, SpeechStyle, Windows, style_of
-from waitinfo.text.speech.marks import join, lower_without_punctuation
 from waitinfo.text.speech.numbers import READERS, English, German
-from waitinfo.text.speech.speaker import Lexicon
+from waitinfo.text.speech.speaker import Lexicon, join, lower_without_punctuation
 
 SENTENCES = [
     "Am 3. Mai 2015 waren es 1.500 Menschen, d.h. 3,5 % mehr als 1995.",

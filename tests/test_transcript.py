@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Literal
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from tests.streams import toy_model, toy_tokenizer
 from waitinfo import Translator
-from waitinfo.serving import transcript as transcript_module
 from waitinfo.serving.protocol import Resume, Words
-from waitinfo.serving.transcript import SourceText, Surrogates, Transcript, replay_of
+from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
+from waitinfo.streaming import replay as replay_module
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.replay import SourceText
 from waitinfo.streaming.words import Reader
 from waitinfo.text.files import normalise
 from waitinfo.text.scripts import PILE, piles_marks
@@ -46,8 +48,13 @@ EVENTS = [
 ]
 
 
+@cache
+def toy() -> Translator:
+    return Translator(toy_model(), streams=99)
+
+
 def transcript(resume: Resume | None = None) -> Transcript:
-    found = Transcript(toy_tokenizer(), resume)
+    found = Transcript(toy().stream(replay=None if resume is None else replay_of(resume)))
     found.source.add("eins  zwei. drei "[found.source.received :])
     return found
 
@@ -92,7 +99,7 @@ def messages(server: Translator, text: str, segment: str, resume: Resume | None)
     """What a client is sent that hands in this text in small pieces, resumed or not."""
     replay = None if resume is None else replay_of(resume)
     stream = server.stream(2, raw=True, segment=segment, replay=replay)
-    found = Transcript(server.vocabulary.target, resume, stream.dial_state, stream.memory)
+    found = Transcript(stream)
     sent = []
     for piece in re.findall(".{1,3}", text):
         found.source.add(piece)
@@ -191,7 +198,7 @@ def test_a_long_word_of_joined_letters_is_found_in_one_pass(
         looked.append(len(text))
         return normalise(text)
 
-    monkeypatch.setattr(transcript_module, "normalise", noted)
+    monkeypatch.setattr(replay_module, "normalise", noted)
     source, word = SourceText(), letter * 1_000
     source.add(word)
     source.read(normalise(word))

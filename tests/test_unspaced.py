@@ -146,7 +146,7 @@ def test_interrupted_streams_continue_inside_a_word(tokenizer: Tokenizer, segmen
         waiting += text[place : place + 5]
         again = transcript.replay_of(resume) if resume else None
         stream = translator.stream(2, raw=True, segment=segment, history=0, replay=again)
-        telling = transcript.Transcript(tokenizer, resume)
+        telling = transcript.Transcript(stream)
         telling.source.add(waiting)
         found = telling.take(stream.push(waiting), trace=False)
         last = place + 5 >= len(text)

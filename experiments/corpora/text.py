@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from waitinfo.text.files import normalise, read_lines
-from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.text.speech.speaker import lower_without_punctuation
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.pages.tables import Outputs, by_name, cell, picture, points_of, table
-from waitinfo.evaluation.conditions import ALL
 from waitinfo.evaluation.curves import make_curves
+from waitinfo.evaluation.documents import ALL
 from waitinfo.evaluation.points import Point
 
 COLUMNS = ("BLEU", "chrF", "paper.AL")

@@ -39,7 +39,7 @@ def replay(data: bytes) -> None:
     try:
         resume = protocol.Resume.model_validate(json.loads(data))
         with server().stream(2, raw=True, history=0, replay=replay_of(resume)) as stream:
-            transcript = Transcript(server().vocabulary.target, resume)
+            transcript = Transcript(stream)
             transcript.source.add(TEXT)
             # As a server does: what a round has done is taken at once.
             for events in (stream.push(TEXT), stream.finish()):

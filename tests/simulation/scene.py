@@ -53,7 +53,7 @@ def uvicorn() -> Server:
 def faked() -> Iterator[None]:
     with (
         mock.patch.object(translator, "new_engine", lambda *given: FakeEngine(given[2])),
-        mock.patch.object(asynchronous, "_Worker", Worker),
+        mock.patch.object(asynchronous, "_Leader", Worker),
     ):
         yield
 

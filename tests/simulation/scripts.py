@@ -52,7 +52,7 @@ def _make(alone: Translator, draw: random.Random) -> Script:
         for piece in pieces:
             events += stream.flush() if piece is None else stream.push(piece)
         events += stream.finish()
-    transcript = Transcript(alone.vocabulary.target)
+        transcript = Transcript(stream)
     for piece in pieces:
         transcript.source.add(piece or "")
     words, shown = {}, []

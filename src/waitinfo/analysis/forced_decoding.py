@@ -14,7 +14,7 @@ from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.model.attention import attend, merge_heads, split_projection
-from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
 from waitinfo.text.special import BOS, EOS, PAD

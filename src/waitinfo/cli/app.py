@@ -26,7 +26,7 @@ EXTRAS = {"torch": "train", "rich": "cli", "typer": "cli"}
 def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:  # this is the program: what it loads is no garbage
         gc.set_threshold(100_000)
-        atexit.register(gc.freeze)
+        atexit.register(_leave)
     try:
         _replace_closed_streams()
         _run([_readable(a) for a in (sys.argv[1:] if arguments is None else arguments)])
@@ -51,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         problem = error.strerror or str(error)
         _fail(f"{error.filename}: {problem}" if error.filename else problem)
+
+
+def _leave() -> None:
+    """End without freeing what is loaded, except under torch: parts of it would complain."""
+    if "torch" not in sys.modules:
+        gc.freeze()
 
 
 class ClosedOutput(io.TextIOBase):

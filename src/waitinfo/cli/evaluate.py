@@ -12,7 +12,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.systems import check_dial
 
 if TYPE_CHECKING:
-    from waitinfo.evaluation.conditions import Condition
+    from waitinfo.evaluation.documents import Condition
     from waitinfo.evaluation.evaluate import Decoding, Evaluation, TestSet
     from waitinfo.evaluation.output import Output
     from waitinfo.evaluation.points import Point
@@ -227,7 +227,7 @@ def _briefly(point: Point) -> dict[str, str]:
 
 
 def _conditions(options: EvaluateArguments) -> list[Condition]:
-    from waitinfo.evaluation.conditions import parse_conditions
+    from waitinfo.evaluation.documents import parse_conditions
     from waitinfo.streaming.segmenter import Segmentation
 
     chosen = parse_conditions(

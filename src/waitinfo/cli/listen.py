@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from waitinfo.cli.flags import Argument, Option
-from waitinfo.cli.options import ModelOptions, use_threads
+from waitinfo.cli.options import ModelOptions, note, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def listen(options: ListenArguments) -> None:
         raise unknown("--show", options.show, SPEECH_VIEWS)
     source = _source(options)
     captions = None if options.captions is None else CaptionFile(options.captions)
+    if sys.stderr.isatty():
+        note(f"loading the recogniser {options.recogniser} …")
     try:
         recogniser = load_recogniser(options.recogniser, options.every)
         use_threads(options.threads or 1)
@@ -135,7 +138,6 @@ def _source(options: ListenArguments) -> Source:
 
 def _follow(listener: Listener, every: float, show: str, captions: CaptionFile | None) -> None:
     """Show the events as they come, to the end."""
-    from waitinfo.cli.options import note
     from waitinfo.cli.views import SPEECH_VIEWS
     from waitinfo.listening.captions import Sentence
 

@@ -53,7 +53,6 @@ class ComputeOptions:
         Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, else float32].",
-            show_default=False,
         ),
     ] = "auto"
     threads: Annotated[int, Option(help="CPU threads [default: one for each core].")] = 0
@@ -156,7 +155,6 @@ class BatchOptions(DecodingOptions):
         Option(
             help="float32, bfloat16, float16, or int8 on a CPU [default: int8 for packed models "
             "on a CPU, bfloat16 for files on a GPU, else float32].",
-            show_default=False,
         ),
     ] = "auto"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -225,9 +227,17 @@ def _check(options: ServeArguments) -> None:
         raise unknown("--log-level", options.log_level, LEVELS)
     if not 1 <= options.idle < 1e9:
         raise WaitinfoError(f"--idle {options.idle:g}: must be seconds, 1 or more")
-    if options.voices < 0:
-        raise WaitinfoError(f"--voices {options.voices}: must be 0 or more")
-    if options.watchers < 0:
-        raise WaitinfoError(f"--watchers {options.watchers}: must be 0 or more")
+    for name in ("voices", "watchers", "address_streams", "address_connections"):
+        count = getattr(options, name)
+        if count is not None and count < 0:
+            raise WaitinfoError(f"--{name.replace('_', '-')} {count}: must be 0 or more")
     if not 0 <= options.drain < 1e9:
         raise WaitinfoError(f"--drain {options.drain:g}: must be seconds, 0 or more")
+    _check_origins(options.origins)
+
+
+def _check_origins(origins: Iterable[str]) -> None:
+    """As browsers send them: with a scheme and without a path."""
+    for origin in origins:
+        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|\*|null", origin):
+            raise WaitinfoError(f"--origins {origin}: give it as https://example.org, or * for all")

@@ -19,7 +19,7 @@ from waitinfo.evaluation.quality import SETTINGS, paired_bootstrap
 
 if TYPE_CHECKING:
     from waitinfo.analysis.summaries import Table as Summary
-    from waitinfo.evaluation.conditions import Condition
+    from waitinfo.evaluation.documents import Condition
     from waitinfo.systems import System
     from waitinfo.trained.calibration import Calibration
 

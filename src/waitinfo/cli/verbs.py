@@ -6,17 +6,34 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from waitinfo.cli.flags import VERBS, Argument, declared, find_verb, options_of
 
 SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+LISTS: dict[Any, str] = {list[str]: "<str>...", list[Path]: "<path>..."}  # as help writes them
 
 
-class Verb(TyperCommand):
+class PlainTypes:
+    """A command whose help names no type for a flag without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for option in found:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        return found
+
+
+class Root(PlainTypes, TyperGroup):
+    """`waitinfo` itself."""
+
+
+class Verb(PlainTypes, TyperCommand):
     """A command whose lists may follow one flag: --source a b c."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -57,8 +74,13 @@ def parameters(options: type) -> Iterator[inspect.Parameter]:
         elif default is dataclasses.MISSING:
             default = inspect.Parameter.empty
         kind, option = hints[name]
+        settings = dict(option.settings)
+        if "[default:" in settings.get("help", ""):  # said there
+            settings["show_default"] = False
+        if kind in LISTS and not isinstance(option, Argument):
+            settings["metavar"] = LISTS[kind]
         make = typer.Argument if isinstance(option, Argument) else typer.Option
-        hint = Annotated[kind, make(*option.names, **option.settings)]  # type: ignore[valid-type]
+        hint = Annotated[kind, make(*option.names, **settings)]  # type: ignore[valid-type]
         yield inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
         )
@@ -105,7 +127,7 @@ def make_app(given: Sequence[str] = ()) -> typer.Typer:
         add_completion=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(root)
+    app.callback(cls=Root)(root)
     for name in given[:1] if given and given[0] in VERBS else VERBS:
         app.command(cls=Verb)(command(find_verb(name)))
     return app

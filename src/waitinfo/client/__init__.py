@@ -1,5 +1,5 @@
 """Clients of a server: streams over the network that survive interruptions.
 
-`remote` is a stream and what it keeps to continue, `clients` are what a user holds. Needs neither
+`streams` has a stream and what it keeps to continue, `clients` are what a user holds. Needs neither
 torch nor a model.
 """

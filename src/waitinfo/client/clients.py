@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from waitinfo.client.connecting import Address
-from waitinfo.client.remote import AsyncRemoteStream
+from waitinfo.client.streams import AsyncRemoteStream
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.streaming.event import Event, shown_text
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.scripts import mostly_unspaced
-from waitinfo.text.speech.marks import lower_without_punctuation
+from waitinfo.text.speech.speaker import lower_without_punctuation
 
 RESAMPLES = 1000  # bootstrap resamples, for confidence intervals and paired tests
 COMET_MODEL = "Unbabel/wmt22-comet-da"

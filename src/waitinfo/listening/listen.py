@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -172,7 +173,9 @@ def open_source(
         path = Path(source)
         if not path.is_file():
             raise WaitinfoError(f"{path}: there is no such audio file")
-        blocks: Iterable[Samples] = read_file(path)
+        rest = iter(read_file(path))
+        first = list(islice(rest, 1))  # what is not audio is refused before anything is loaded
+        blocks: Iterable[Samples] = chain(first, rest)
     elif hasattr(source, "clock"):
         return source  # type: ignore[return-value]
     else:

@@ -35,7 +35,7 @@ def load_recogniser(
     streams. `threads`: of the CPU; 0 for those that there are.
     """
     if every is not None and not 0.1 <= every <= 20:
-        raise WaitinfoError(f"every = {every:g}: must be from 0.1 to 20 seconds")
+        raise WaitinfoError(f"--every {every:g}: must be from 0.1 to 20 seconds")
     threads = threads or len(os.sched_getaffinity(0))
     folder = Path(name)
     kind, colon, rest = str(name).partition(":")

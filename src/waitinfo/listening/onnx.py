@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def _load(model: str, folder: Path | None, suffix: str | None, threads: int) -> 
         import onnx_asr
     except ImportError as error:
         raise WaitinfoError(f"recognition needs {error.name}: {NEEDS}") from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would tell of each retry
     options = session_options(threads)
     # On the hub, exports in 8 bits have one of two names.
     tried = [suffix] if folder is not None else ["int8", "quantized", None]
@@ -130,5 +132,9 @@ def _load(model: str, folder: Path | None, suffix: str | None, threads: int) -> 
 
 
 def _line(error: Exception) -> str:
+    if type(error).__name__ == "LocalEntryNotFoundError":
+        return "is not on this machine, and the Hugging Face hub cannot be reached; give a folder"
+    if type(error).__name__ == "ModelNotSupportedError":
+        return "unknown; give a name such as whisper-base, or a folder"
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

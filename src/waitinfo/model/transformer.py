@@ -1,8 +1,6 @@
 """The info-aware Transformer: one network for every system, for training and streaming.
 
-Shapes: B sentences, S source and T target positions (padded), d width, H heads, V vocabulary size.
-A system controls the network through `visible`, the number of source tokens that each target
-position may see, and optionally through its own kind of cross-attention.
+`architecture` says what is computed from what; here are the layers, and what embeds tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -19,20 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from waitinfo.model import info
+from waitinfo.model.architecture import Architecture
 from waitinfo.model.attention import CrossAttention, without_cudnn_attention
 from waitinfo.model.cache import CacheRows, KeyValueCache, LayerCaches, StateCache
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.info import TokenInfo, consistency, cross_bias, self_bias
+from waitinfo.model.info import TokenInfo
 from waitinfo.model.layers import DecoderLayer, EncoderLayer, sinusoids, token_embedding
 from waitinfo.model.loss import Terms, product_dtype, token_terms
-from waitinfo.model.views import CachePosition, Decoded, Embedded, Encoded, SelfView, SourceView
+from waitinfo.model.views import CachePosition, Embedded, Encoded, SelfView
 from waitinfo.text.special import BOS, PAD
 
 
-class Transformer(nn.Module):
+class Transformer(Architecture, nn.Module):
     """The network; `integers.model` has one that computes with 8-bit integers, in NumPy."""
 
     numbers: ClassVar[str] = "torch"
+    biases = info
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -223,47 +223,28 @@ class Transformer(nn.Module):
         whole = x.to(product_dtype(x))
         x = self.dropout(whole)
         seen = x if self.config.info_dropout else whole
-        info = None if token_info is None else token_info(tokens, seen, embedding.weight)
-        return Embedded(x, info, at)
+        found = None if token_info is None else token_info(tokens, seen, embedding.weight)
+        return Embedded(x, found, at)
 
-    # Encoder
+    # Passes
 
-    @without_cudnn_attention
-    def encode(self, source: Embedded, lengths: Tensor) -> Encoded:
-        """Encode whole sources, padded on the right; lengths [B] include end-of-sentence."""
-        causal = self.config.encoder == "causal"  # never sees padding, which is on the right
-        view = self._self_view(source) if causal else self._bidirectional_view(source, lengths)
-        x = source.x
-        for layer in self.encoder_layers:
-            x = layer(x, view)
-        return self._encoded(x, source.info)
+    encode = without_cudnn_attention(Architecture.encode)
+    extend = without_cudnn_attention(Architecture.extend)
+    decode = without_cudnn_attention(Architecture.decode)
+    step = without_cudnn_attention(Architecture.step)
 
-    @without_cudnn_attention
-    def extend(
-        self, source: Embedded, caches: list[KeyValueCache], position: CachePosition
-    ) -> Encoded:
-        """Encode the next source tokens [R, T] of some rows, each row at its own position.
-
-        Only for a causal encoder. Returns the keys and values of the new positions.
-        """
-        view, x = self._self_view(source, position), source.x
-        for layer, cache in zip(self.encoder_layers, caches, strict=True):
-            x = layer(x, view, cache)
-        return self._encoded(x, source.info)
-
-    def _encoded(self, x: Tensor, info: Tensor | None) -> Encoded:
+    def _encoded(self, x: Tensor, source_info: Tensor | None) -> Encoded:
         states = self.encoder_norm(x)
-        return Encoded([cross.memory(states) for cross in self.crosses()], info)
+        return Encoded([cross.memory(states) for cross in self.crosses()], source_info)
 
     def crosses(self) -> list[CrossAttention]:
         return [cast("DecoderLayer", layer).cross for layer in self.decoder_layers]
 
     def _self_view(self, side: Embedded, position: CachePosition | None = None) -> SelfView:
-        """Causal self-attention, aware of info if the model is."""
-        info = side.info if self.config.info_self_attention else None
+        seen = side.info if self.config.info_self_attention else None
         if position is not None:
-            return SelfView(self_bias(position.at, position.keys, info), position)
-        return SelfView(None if info is None else self_bias(side.at, side.x.shape[1], info))
+            return SelfView(info.self_bias(position.at, position.keys, seen), position)
+        return SelfView(None if seen is None else info.self_bias(side.at, side.x.shape[1], seen))
 
     def _bidirectional_view(self, source: Embedded, lengths: Tensor) -> SelfView:
         padding = torch.arange(source.x.shape[1], device=lengths.device) >= lengths[:, None]
@@ -272,101 +253,6 @@ class Transformer(nn.Module):
         if self.config.info_self_attention and source.info is not None:  # as in `self_bias`
             bias = bias + torch.diag_embed(source.info - 1)[:, None]
         return SelfView(bias)
-
-    # Decoder
-
-    @without_cudnn_attention
-    def decode(
-        self,
-        target: Embedded,
-        encoded: Encoded,
-        visible: Tensor,
-        k: Tensor | None = None,
-        read: Tensor | None = None,
-        streaming: bool = False,
-    ) -> Decoded:
-        """Decode whole targets, with visible [B, T] or [B, H, T] source tokens at each position.
-
-        read [B, T]: source tokens read by then, if heads see fewer. With `streaming`, attention
-        takes hard decisions, as in translation, instead of expectations.
-        """
-        view = self._self_view(target)
-        source = self._source_view(target, encoded, visible, k, read, streaming)
-        return self._decode(target, view, encoded, source)
-
-    def alignment(self, target: Embedded, encoded: Encoded, visible: Tensor) -> Tensor:
-        """Cross-attention of whole targets, of the layer before the last, which aligns best.
-
-        Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
-        """
-        view, x = self._self_view(target), target.x
-        source = self._source_view(target, encoded, visible, None, None, True, weigh=True)
-        layers = self.decoder_layers[:-1] or self.decoder_layers
-        for layer, memory in zip(layers, encoded.memories, strict=False):
-            x, report = layer(x, view, memory, source)
-        weights: Tensor = report.weights
-        return weights.mean(1)
-
-    @without_cudnn_attention
-    def step(
-        self,
-        target: Embedded,
-        encoded: Encoded,
-        visible: Tensor,
-        caches: list[KeyValueCache],
-        position: CachePosition,
-        k: Tensor | None = None,
-        read: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        weigh: bool = False,
-    ) -> Decoded:
-        """Decode the next tokens [R, T] of some rows, each row at its own position.
-
-        states: [R, H] for each layer, the state of its cross-attention after the previous position.
-        weigh: plain cross-attention reports its weights.
-        """
-        source = self._source_view(target, encoded, visible, k, read, True, weigh)
-        view = self._self_view(target, position)
-        return self._decode(target, view, encoded, source, caches, states)
-
-    def _decode(
-        self,
-        target: Embedded,
-        view: SelfView,
-        encoded: Encoded,
-        source: SourceView,
-        caches: list[KeyValueCache] | None = None,
-        states: list[Tensor] | None = None,
-    ) -> Decoded:
-        x = target.x
-        reports = []
-        for number, layer in enumerate(self.decoder_layers):
-            cache = None if caches is None else caches[number]
-            if states:
-                source = replace(source, before=states[number])
-            x, report = layer(x, view, encoded.memories[number], source, cache)
-            reports.append(report)
-        return Decoded(self.decoder_norm(x), reports)
-
-    def _source_view(
-        self,
-        target: Embedded,
-        encoded: Encoded,
-        visible: Tensor,
-        k: Tensor | None,
-        read: Tensor | None,
-        streaming: bool,
-        weigh: bool = False,
-    ) -> SourceView:
-        weight = None
-        if self.config.info_cross_attention and target.info is not None:
-            assert encoded.info is not None
-            weight = consistency(encoded.info, target.info)
-        bias = cross_bias(visible, encoded.width, weight)
-        read_bias = None
-        if read is not None and read is not visible:
-            read_bias = cross_bias(read, encoded.width, weight)
-        return SourceView(visible, bias, k, read_bias, target.at, None, streaming, weigh)
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> LayerCaches:
         """Empty caches, one per layer."""

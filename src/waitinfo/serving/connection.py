@@ -58,8 +58,7 @@ class Live:
         resume: Resume | None = None,
     ) -> None:
         self.hub, self.served, self.client, self.stream = hub, served, client, stream
-        tokenizer = served.translator.vocabulary.target
-        self.transcript = Transcript(tokenizer, resume, stream.dial_state, stream.memory)
+        self.transcript = Transcript(stream)
         self.ended = False  # no more text will come
         self._began = self._now()
         self._spoken = resume is not None  # whether any text has come
@@ -219,7 +218,7 @@ class Live:
             seconds=round(time.monotonic() - self.stream.began, 3),
             words_in=transcript.words_in,
             words_out=written,
-            sentences=transcript.recorder.sentence,
+            sentences=transcript.progress.sentence,
             mean_lag=round(transcript.lags / written, 3) if written else None,
             k=self.k,
         )

@@ -7,6 +7,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -44,18 +45,16 @@ class Arrival(NamedTuple):
 class Channel:
     """What the scheduler keeps of one stream. All of it belongs to the scheduler."""
 
-    def __init__(
-        self, session: Session, k: float, history: int | None, replay: Replay | None = None
-    ) -> None:
+    def __init__(self, session: Session, k: float, history: int | None) -> None:
         self.session = session
         self.controller: LagController | None = None  # turns the dial, if a lag is held
         self._k = k
-        self.replay = replay or Replay()  # what was done before it was interrupted
         # What the policy remembered when a window began, by number of the window.
-        self.memories = OrderedDict({self.replay.sentence: tuple(self.replay.memory)})
+        resumed = session.resumed
+        self.memories = OrderedDict({resumed.sentence: tuple(resumed.memory)})
         self.listener: Listener | None = None  # called, without the lock, when something changed
         self.changes = 0  # told to an event loop
-        self.began = time.monotonic() - self.replay.seconds
+        self.began = time.monotonic() - resumed.seconds
         self.slot: int | None = None  # given by the first round
         self.inbox: list[Arrival] = []
         self.unread: deque[Arrival] = deque()  # of these, what the session was not handed yet
@@ -83,6 +82,12 @@ class Channel:
         self.memories[window] = tuple(memory)
         if len(self.memories) > REMEMBERED:
             self.memories.popitem(last=False)
+
+    def replay(self) -> Replay:
+        """The session's, with what the dial and the policy knew at its beginning."""
+        found, controller = self.session.replay(), self.controller
+        dial = None if controller is None else controller.state(found.sentence)
+        return replace(found, dial=dial, memory=self.memories.get(found.sentence, ()))
 
     @property
     def k(self) -> float:
@@ -218,7 +223,7 @@ class Rounds:
             if channel.slot is None:
                 channel.slot = self.engine.open(channel.k)
                 self.by_slot[channel.slot] = channel
-                replay = channel.replay
+                replay = channel.session.resumed
                 kept = replay.path[: replay.kept]
                 self.engine.begin(channel.slot, kept, replay.begun, replay.memory)
                 self._open(channel)

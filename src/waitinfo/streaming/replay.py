@@ -1,18 +1,22 @@
-"""Where an interrupted stream continues: what says so, and what finds it out from events."""
+"""Where an interrupted stream continues: what says so, and what finds it out from its events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, NamedTuple
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.words import separates
+from waitinfo.text.files import normalise
+from waitinfo.text.scripts import PILE, UNSPACED, is_unspaced, letter_end, longest_word, piles_marks
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.text.tokenizer import Tokenizer
 
 END_OF_SENTENCE = "</s>"
+SPACES = 64  # of the source that are kept between two words
 
 
 class ReplayError(WaitinfoError):
@@ -78,6 +82,9 @@ class Replay:
             raise ReplayError(f"replay: the policy remembers {memory} numbers, not {self.memory}")
 
 
+FRESH = Replay(after="")  # of a stream that was not interrupted
+
+
 class Place(NamedTuple):
     """A place in the source."""
 
@@ -86,25 +93,117 @@ class Place(NamedTuple):
     clean: bool  # a stream could begin here
 
 
-class Recorder:
-    """Follows the events of a stream, and knows the replay that would continue it.
+class SourceText:
+    """Where in a client's text the model is, in code points."""
 
-    `given` is what this stream was resumed with. `here` gives the place in the source that the
-    stream has read to, `dial` what a stream that holds its lag knew when a sentence began, and
-    `memory` what its policy remembered then.
+    def __init__(self, start: int = 0) -> None:
+        self.received = start
+        self.position = start  # after the last word, or part of one, that was read
+        self.aligned = True  # the position is exactly as far as the model has read
+        self._text = ""  # from the position on
+        self._at = 0  # of that, this much is done with
+        self._open = ""  # text after the last complete word
+        self._tail = ""  # the last characters that have arrived
+        self._heard = ""  # was read and not found
+
+    @property
+    def ahead(self) -> int:
+        """Characters that the model has not read yet."""
+        return self.received - self.position
+
+    @property
+    def inside(self) -> bool:
+        """Whether the text goes on without a space after the position."""
+        return self._at == len(self._text) or not separates(self._text[self._at])
+
+    def longest_word(self, text: str) -> int:
+        """Characters of the longest word that this text makes."""
+        return longest_word(self._open + text)
+
+    def piles_marks(self, text: str) -> bool:
+        """Whether this text makes a letter with too many marks."""
+        return piles_marks(self._tail + text)
+
+    def add(self, text: str) -> int:
+        """Text that has arrived; the number of words it completes.
+
+        In scripts without spaces, the number of characters.
+        """
+        self.received += len(text)
+        self._tail = (self._tail + text)[-PILE:]
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        self._skip_spaces()
+        letters = len(UNSPACED.findall(text))
+        words = (self._open + text).split()
+        last = words.pop() if words and not separates(text[-1:] or self._open[-1]) else ""
+        self._open = "" if is_unspaced(last) else last
+        return letters + sum(not is_unspaced(word) for word in words)
+
+    def _skip_spaces(self) -> None:
+        """Forget all but the last of many spaces: no word may ever come that takes them along."""
+        if self._heard or len(self._text) <= SPACES or not separates(self._text[SPACES]):
+            return
+        end = next((n for n, char in enumerate(self._text) if not separates(char)), None)
+        count = (len(self._text) if end is None else end) - 1
+        if count >= SPACES:
+            self._text = self._text[count:]
+            self.position += count
+
+    def cut(self) -> int:
+        """A word ends here, whatever follows."""
+        open_word, self._open = self._open, ""
+        return int(bool(open_word))
+
+    def read(self, word: str) -> None:
+        """The model has read a word, or a part of one."""
+        self._heard += word
+        begin = self._at
+        while begin < len(self._text) and separates(self._text[begin]):
+            begin += 1
+        end, heard = self._found(begin)
+        self._heard = self._heard[heard:]
+        self.aligned = not self._heard
+        if heard:
+            self.position += end - self._at
+            self._at = end
+
+    def _found(self, at: int) -> tuple[int, int]:
+        """Where the text ends that was read, from a place on, and how much of what was read it is.
+
+        The tokenizer gets other characters where some of a letter are joined, split or sorted.
+        """
+        text, heard, done = self._text, self._heard, 0
+        if text.startswith(heard, at):
+            return at + len(heard), len(heard)
+        while done < len(heard) and at < len(text):
+            end = letter_end(text, at)
+            letter = normalise(text[at:end])
+            if not heard.startswith(letter, done):
+                return self._parted(at, min(end, at + PILE), done)
+            at, done = end, done + len(letter)
+        return at, done
+
+    def _parted(self, at: int, last: int, done: int) -> tuple[int, int]:
+        """A sentence may have been ended within a letter; else the rest of it comes later."""
+        rest = self._heard[done:]
+        for end in range(at + 1, last):
+            if normalise(self._text[at:end]) == rest:
+                return end, done + len(rest)
+        return at, done
+
+
+class Progress:
+    """How far the reader of a stream's events has come, and the replay that would continue it.
+
+    `given` is what this stream was resumed with: events that its client has seen come again.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        given: Replay,
-        here: Callable[[], Place],
-        dial: Callable[[int], DialState | None],
-        memory: Callable[[int], Sequence[float]],
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, given: Replay) -> None:
+        self.source = SourceText(given.position)
         self.sentence = given.sentence
         self.words_read, self.words_written = 0, given.shown  # of this sentence or window
-        self._tokenizer, self._here, self._dial, self._memory = tokenizer, here, dial, memory
+        self._tokenizer = tokenizer
         self._begins = given  # where a replay would begin
         self._tokens = 0  # source tokens of this sentence or window that were read
         self._places: list[Place] = []  # by source token in view
@@ -145,13 +244,8 @@ class Recorder:
         """The replay that would continue the stream now; its path begins after the last one's."""
         path, self._path = self._path, []
         sentence = self._begins.sentence
-        return replace(
-            self._begins,
-            path=path,
-            read=0 if sentence != self.sentence else self._tokens,
-            dial=self._dial(sentence),
-            memory=self._memory(sentence),
-        )
+        read = 0 if sentence != self.sentence else self._tokens
+        return replace(self._begins, path=path, read=read)
 
     def _begin(self, sentence: int) -> None:
         self.sentence, self._over = sentence, False
@@ -162,8 +256,8 @@ class Recorder:
         self._restart(self._place()._replace(inside=False), [], punctuated=True)
 
     def _place(self) -> Place:
-        here = self._here()
-        return here._replace(clean=here.clean and self._whole)
+        source = self.source
+        return Place(source.position, source.inside, source.aligned and self._whole)
 
     def _restart(
         self, place: Place, path: list[tuple[int, int]], punctuated: bool, begun: int = 0

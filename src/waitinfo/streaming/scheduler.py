@@ -22,7 +22,6 @@ from waitinfo.streaming.channel import Arrival, Channel, Listener, Mark, Rounds,
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
-from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
 
 if TYPE_CHECKING:
@@ -69,15 +68,9 @@ class Scheduler:
             self._close_abandoned()
             return self._open
 
-    def open(
-        self,
-        session: Session,
-        k: float,
-        history: int | None = HISTORY,
-        replay: Replay | None = None,
-    ) -> Channel:
+    def open(self, session: Session, k: float, history: int | None = HISTORY) -> Channel:
         """Admit a stream, or refuse it at once."""
-        channel = Channel(session, k, history, replay)
+        channel = Channel(session, k, history)
         with self._lock:
             self._close_abandoned()
             if admitted := self._open < self.engine.slots:

@@ -11,10 +11,11 @@ has room for is continued as if it were the next.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from waitinfo.streaming.event import Event
-from waitinfo.streaming.replay import Replay, ReplayError
+from waitinfo.streaming.replay import FRESH, Progress, Replay, ReplayError
 from waitinfo.streaming.segmenter import Segmentation, ends_sentence
 from waitinfo.streaming.window import Boundary, Cut, Weights, Window
 from waitinfo.streaming.words import END, Reader, WordBuilder
@@ -60,6 +61,7 @@ class Session:
         self.segmentation, self.opening = segmentation or Segmentation(), opening
         modes = ("auto", "pause", "none")
         self.slides = slides and self.segmentation.mode in modes and opening is None
+        self.resumed = FRESH  # what was done before the stream was interrupted
         self.sentence = 0
         self.full = False  # the window has to move on before more fits
         self.ended_early = False  # the model has ended a sentence inside the window
@@ -76,6 +78,7 @@ class Session:
 
     def resume(self, replay: Replay) -> None:
         """Begin where an interrupted stream is to be continued."""
+        self.resumed = replay
         self.sentence, self._punctuated = replay.sentence, replay.punctuated
         self.patience = self._patience()
         self._again = replay.begun
@@ -86,6 +89,18 @@ class Session:
         for token, read in replay.path[: replay.kept]:
             self._write(token, read)
         self._window.kept = replay.kept
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the reader of the events has come; for whoever takes them, on one thread.
+
+        Tell it of each text (`progress.source.add`) and each event. It costs nothing unused.
+        """
+        return Progress(self.vocabulary.target, self.resumed)
+
+    def replay(self) -> Replay:
+        """What would continue the stream after all events that its reader has taken."""
+        return self.progress.replay()
 
     # Text in
 

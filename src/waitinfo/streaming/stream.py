@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from waitinfo.streaming.channel import Channel, Mark
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials, DialTurn
-from waitinfo.streaming.replay import DialState
+from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.scheduler import Scheduler
+from waitinfo.streaming.session import Session
 
 
 class Handle:
@@ -45,14 +46,14 @@ class Handle:
         controller = None if value is None else self._dials.controller(value, history)
         self._scheduler.set_dial(self._channel, self._channel.k, controller)
 
-    def dial_state(self, sentence: int) -> DialState | None:
-        """What a stream that holds its lag knew when a sentence or window began; for replays."""
-        controller = self._channel.controller
-        return None if controller is None else controller.state(sentence)
+    @property
+    def session(self) -> Session:
+        """Its text side."""
+        return self._channel.session
 
-    def memory(self, sentence: int) -> tuple[float, ...]:
-        """What the policy remembered when a window began; for replays."""
-        return self._channel.memories.get(sentence, ())
+    def replay(self) -> Replay:
+        """What would continue the stream now: see `Session.replay`."""
+        return self._channel.replay()
 
     @property
     def turns(self) -> list[DialTurn]:

@@ -186,7 +186,7 @@ class Translator:
             if controller is not None:
                 controller.resume(replay)
                 dial = controller.k
-        channel = self._scheduler.open(session, dial, history, replay)
+        channel = self._scheduler.open(session, dial, history)
         channel.controller = controller
         return channel
 

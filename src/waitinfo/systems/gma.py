@@ -39,7 +39,7 @@ class GMA(System):
         "delta", 1.0, minimum=0.0, whole=False, help="tokens read beyond the aligned position"
     )
     attentions = ("gma",)
-    network = "waitinfo.systems.networks.gma"
+    network = "waitinfo.systems.networks.monotonic_heads"
     Options = GMAOptions
     options: GMAOptions
 

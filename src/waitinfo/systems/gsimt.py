@@ -76,7 +76,7 @@ class GSiMT(System):
     def loss(self, model: Transformer, batch: Batch, context: LossContext) -> Losses:
         if context.k is None and context.update < self.options.whole_source_updates:
             return super().loss(model, batch, context)
-        from waitinfo.systems.networks.gsimt import lattice_loss
+        from waitinfo.systems.networks.generative import lattice_loss
 
         return lattice_loss(self.options, model, batch, context)
 

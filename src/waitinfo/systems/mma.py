@@ -50,7 +50,7 @@ class MMA(System):
         maximum=1.0,
     )
     attentions = ("mma", "mma-hard")
-    network = "waitinfo.systems.networks.mma"
+    network = "waitinfo.systems.networks.monotonic_heads"
     milestones = ("whole_source_updates", "latency_after")
     Options = MMAOptions
     options: MMAOptions
@@ -65,7 +65,7 @@ class MMA(System):
         context: LossContext,
     ) -> Losses:
         """L = L_ce + lambda_avg DAL of the slowest heads + lambda_var variance of all heads."""
-        from waitinfo.systems.networks.mma import with_latency
+        from waitinfo.systems.networks.monotonic_heads import with_latency
 
         losses = super().combine(model, batch, source, target, decoded, context)
         return with_latency(losses, self.options, batch, decoded, context)

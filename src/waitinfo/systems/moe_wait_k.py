@@ -70,7 +70,7 @@ class MoEWaitK(Multipath):
     summary = "wait-k with attention heads as experts for different lags; one model for every k"
     dial = Dial("k", 3, help="tokens the translation lags behind")
     attentions = ("moe",)
-    network = "waitinfo.systems.networks.moe"
+    network = "waitinfo.systems.networks.experts"
     milestones = ("whole_source_updates", "equal_updates")
     Options = MoEWaitKOptions
     options: MoEWaitKOptions

@@ -20,7 +20,11 @@ from waitinfo.model.layers import (
     linear_relu,
 )
 from waitinfo.model.transformer import Transformer
-from waitinfo.systems.networks.mma import MonotonicAttention, expected_alignment, lookback
+from waitinfo.systems.networks.monotonic_heads import (
+    MonotonicAttention,
+    expected_alignment,
+    lookback,
+)
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)  # a GPU would round products of float32 to TF32

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing.sources import find_source
-from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.progress import Progress
 from waitinfo.streaming.decoder import Decoder, Schedule
 from waitinfo.systems.interface import PolicyState, Step, for_arrays, integers

@@ -22,11 +22,11 @@ from waitinfo.model.transformer import Transformer
 from waitinfo.systems import check_dial
 from waitinfo.text.corpus import Corpus
 from waitinfo.trained.saving import save_model
-from waitinfo.training.averaging import build_average
 from waitinfo.training.batches import BatchStream, Share, UpdateBatches
 from waitinfo.training.building import build_model, compile_model
 from waitinfo.training.checkpoint import (
     Checkpoint,
+    build_average,
     discard_newer,
     load_optimizer,
     optimizer_tensors,

@@ -126,7 +126,7 @@ class Budget:
         if kind == "cuda":
             import torch
 
-            from waitinfo.model.integers.tensors import in_torch
+            from waitinfo.model.integers.in_torch import in_torch
 
             device: Any = model.device
             free, _ = torch.cuda.mem_get_info(device)

@@ -22,7 +22,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.model import Network
 from waitinfo.model.batch import pad_rows
 from waitinfo.model.cache import CacheRows, KeyValueCache
-from waitinfo.model.integers.tensors import in_torch
+from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.model.views import CachePosition, Encoded, Memory
 from waitinfo.streaming.engine import NOT_FINITE, length_limit
 from waitinfo.streaming.engine.loops import first_loop

@@ -10,33 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from waitinfo.model.architecture import Architecture
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.integers import info
 from waitinfo.model.integers.cache import ArrayCache, ArrayCaches, ArrayRows, ArrayStateCache
 from waitinfo.model.integers.conversion import Parts, convert
 from waitinfo.model.integers.crosses import SpecialAttention
-from waitinfo.model.integers.info import (
-    ArrayInfo,
-    LearnedInfo,
-    consistency,
-    cross_bias,
-    self_bias,
-    whole_bias,
-)
+from waitinfo.model.integers.info import ArrayInfo, LearnedInfo
 from waitinfo.model.integers.packing import Array, Stored
 from waitinfo.model.native import NativeEmbedding, NativeModel, find_kernels
 from waitinfo.model.views import (
     CachePosition,
-    Decoded,
     Embedded,
     Encoded,
     Memory,
     SelfView,
-    SourceView,
 )
 from waitinfo.text.special import BOS, PAD
 
@@ -51,16 +44,20 @@ class HostDevice:
         return self.type
 
 
-class IntegerModel:
+class IntegerModel(Architecture):
     """A model whose matrices stay integers. Info is as precise as in float32: sums of it decide."""
 
     device, numbers = HostDevice(), "numpy"
+    biases = info
 
     def __init__(self, config: ModelConfig, stored: Stored) -> None:
         self.config = config
         self.parts: Parts = convert(config, stored)
         self.source_embedding, self.target_embedding = self.parts.source, self.parts.target
         self.source_info, self.target_info = self.parts.source_info, self.parts.target_info
+        self.encoder_layers = self.parts.encoder
+        self.decoder_layers = [layer.decode for layer in self.parts.decoder]
+        self.encoder_norm, self.decoder_norm = self.parts.encoder_norm, self.parts.decoder_norm
         self.native: NativeModel | None = None  # the layers in compiled code
         self.native_source: NativeEmbedding | None = None
         self.native_target: NativeEmbedding | None = None
@@ -156,7 +153,7 @@ class IntegerModel:
         self,
         native: NativeEmbedding | None,
         embedding: Any,
-        info: Any,
+        token_info: Any,
         tokens: Array,
         at: Any,
         table: Array | None,
@@ -170,132 +167,31 @@ class IntegerModel:
             found = native(tokens, at, table)
         else:
             x = embedding(tokens) * np.float32(math.sqrt(self.config.width)) + table[at]
-            found = x, None if info is None else info(tokens, x)
+            found = x, None if token_info is None else token_info(tokens, x)
         x, infos = found
         return Embedded(x, infos, at)
 
-    # Encoder
+    # Passes
 
-    def encode(self, source: Embedded, lengths: Array) -> Encoded:
-        """Encode whole sources, padded on the right; lengths [B] include end-of-sentence."""
-        x: Array = source.x
-        if self.config.encoder == "causal":  # never sees padding, which is on the right
-            view = self._self_view(source)
-        else:
-            info = source.info if self.config.info_self_attention else None
-            view = SelfView(whole_bias(lengths, x.shape[1], info))  # type: ignore[arg-type]
-        for layer in self.parts.encoder:
-            x = layer(x, view)
-        return self._encoded(x, source.info)
-
-    def extend(self, source: Embedded, caches: ArrayCaches, position: CachePosition) -> Encoded:
-        """Encode the next source tokens [R, T] of some rows, each row at its own position.
-
-        Only for a causal encoder. Returns the keys and values of the new positions.
-        """
-        x: Array = source.x
-        view = self._self_view(source, position)
-        for layer, cache in zip(self.parts.encoder, caches, strict=True):
-            x = layer(x, view, cache)
-        return self._encoded(x, source.info)
-
-    def _encoded(self, x: Array, info: Any) -> Encoded:
+    def _encoded(self, x: Array, source_info: Any) -> Encoded:
         states = self.parts.encoder_norm(x)
         if self.parts.memory is None:
             crosses: Any = [layer.cross for layer in self.parts.decoder]
-            return Encoded([cross.memory(states) for cross in crosses], info)
+            return Encoded([cross.memory(states) for cross in crosses], source_info)
         joint: Any = self.parts.memory(states)
         layers = np.moveaxis(joint, (2, 3, 4), (0, 1, 3))  # [layers, 2, B, H, S, d/H]
-        return Encoded([Memory(layer[0], layer[1]) for layer in layers], info, joint)
+        return Encoded([Memory(layer[0], layer[1]) for layer in layers], source_info, joint)
 
     def _self_view(self, side: Embedded, position: CachePosition | None = None) -> SelfView:
-        """Causal self-attention, aware of info if the model is."""
-        info = side.info if self.config.info_self_attention else None
+        seen: Any = side.info if self.config.info_self_attention else None
         keys = np.shape(side.x)[1] if position is None else position.keys
-        bias: Any = self_bias(side.at, keys, info)
-        return SelfView(bias, position)
+        at: Any = side.at
+        return SelfView(info.self_bias(at, keys, seen), position)  # type: ignore[arg-type]
 
-    # Decoder
-
-    def decode(
-        self,
-        target: Embedded,
-        encoded: Encoded,
-        visible: Array,
-        k: Array | None = None,
-        read: Array | None = None,
-        streaming: bool = True,
-        weigh: bool = False,
-    ) -> Decoded:
-        """Decode whole targets, with visible [B, T] or [B, H, T] source tokens at each position.
-
-        read [B, T]: source tokens read by then, if heads see fewer. Decisions are hard ones.
-        weigh: plain cross-attention reports its weights.
-        """
-        view = self._self_view(target)
-        source = self._source_view(target, encoded, visible, k, read, weigh)
-        return self._decode(target, view, encoded, source)
-
-    def alignment(self, target: Embedded, encoded: Encoded, visible: Array) -> Array:
-        """Cross-attention of whole targets, of the layer before the last, which aligns best.
-
-        Only for plain cross-attention. Returns [B, T, S], the mean over the heads.
-        """
-        decoded = self.decode(target, encoded, visible, weigh=True)
-        reports: Any = decoded.extras[:-1] or decoded.extras
-        return reports[-1].weights.mean(1)
-
-    def step(
-        self,
-        target: Embedded,
-        encoded: Encoded,
-        visible: Array,
-        caches: ArrayCaches,
-        position: CachePosition,
-        k: Array | None = None,
-        read: Array | None = None,
-        states: list[Array] | None = None,
-        weigh: bool = False,
-    ) -> Decoded:
-        """Decode the next tokens [R, T] of some rows, each row at its own position.
-
-        states: [R, H] for each layer, the state of its cross-attention after the previous position.
-        weigh: plain cross-attention reports its weights.
-        """
-        source = self._source_view(target, encoded, visible, k, read, weigh)
-        view = self._self_view(target, position)
-        return self._decode(target, view, encoded, source, caches, states)
-
-    def _decode(
-        self,
-        target: Embedded,
-        view: SelfView,
-        encoded: Encoded,
-        source: SourceView,
-        caches: ArrayCaches | None = None,
-        states: list[Array] | None = None,
-    ) -> Decoded:
-        x: Array = target.x
-        reports = []
-        for number, layer in enumerate(self.parts.decoder):
-            if states:
-                source = replace(source, before=states[number])
-            cache = None if caches is None else caches[number]
-            x, report = layer.decode(x, view, encoded.memories[number], source, cache)
-            reports.append(report)
-        return Decoded(self.parts.decoder_norm(x), reports)
-
-    def _source_view(
-        self, target: Embedded, encoded: Encoded, visible: Array, k: Any, read: Any, weigh: bool
-    ) -> SourceView:
-        weight = None
-        if self.config.info_cross_attention and target.info is not None:
-            weight = consistency(encoded.info, target.info)
-        bias: Any = cross_bias(visible, encoded.width, weight)
-        read_bias: Any = None
-        if read is not None and read is not visible:
-            read_bias = cross_bias(read, encoded.width, weight)
-        return SourceView(visible, bias, k, read_bias, target.at, None, True, weigh)
+    def _bidirectional_view(self, source: Embedded, lengths: Array) -> SelfView:
+        seen: Any = source.info if self.config.info_self_attention else None
+        bias: Any = info.whole_bias(lengths, np.shape(source.x)[1], seen)
+        return SelfView(bias)
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> ArrayCaches:
         """Empty caches, one per layer."""

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.text.files import Pair
-from waitinfo.text.speech.marks import join
-from waitinfo.text.speech.speaker import PLAIN, Speaker, style_of
+from waitinfo.text.speech.speaker import PLAIN, Speaker, join, style_of
 
 SENTENCES = (2, 6)  # in a window, at least and at most
 LONGEST = 120  # words of a window's source
