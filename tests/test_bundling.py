@@ -174,7 +174,7 @@ def test_the_card(facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     card = cards.make_card(facts, examples)
     front, _, card = card.removeprefix("---\n").partition("\n---\n\n")
     assert yaml.safe_load(front)["language"] == ["en", "de"]
-    assert card.startswith("# en-de\n\nEnglish → German with the wait-info policy")
+    assert card.startswith("# en-de\n\nEnglish → German, word by word")
     assert not re.search(r"\{\w*\}|None|nan", card)
     rows = {row.split(" | ")[0]: row for row in card.splitlines() if row.startswith("| ")}
     # K = 5: newstest2015 and Europarl, as written and spoken; then documents, in their own table.
