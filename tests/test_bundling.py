@@ -150,7 +150,7 @@ def test_figures_of_other_models_stay(points: list[dict[str, Any]], tmp_path: Pa
 def facts(points: list[dict[str, Any]], run: Path) -> Any:
     """What a card needs, with a model that is not there."""
     lags = [{"k": k, "lag": k + 1.5} for k in (1, 15)]
-    text = json.dumps({"systems": {"wait-info": {"points": lags}}})
+    text = json.dumps({"systems": {"veto": {"points": lags}, "wait-info": {"points": []}}})
     (run / "calibration.json").write_text(text, "utf-8")
     (run / "model.safetensors").write_bytes(b"0" * 24_200_000)
     training = {
