@@ -35,7 +35,7 @@ from waitinfo.systems.interface import (
     for_arrays,
     like,
     sigmoid,
-    two_largest,
+    two_best,
 )
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
 
@@ -194,12 +194,19 @@ class Veto(WaitInfo):
         if self.head is None:
             certain = step.tokens == step.before
         else:
-            certain = self.head(step.states, self.numbers(state, step)) <= self.options.risk
+            certain = self.risk(state, step) <= self.options.risk
         return certain | (self.margin(state) >= self.options.most)
+
+    def risk(self, state: PolicyState, step: Step) -> Tensor:
+        """[B] what the head says of the tokens."""
+        assert self.head is not None
+        if "risk" not in step.results:
+            step.results["risk"] = self.head(step.states, self.numbers(state, step))
+        return step.results["risk"]
 
     def numbers(self, state: PolicyState, step: Step) -> list[Tensor]:
         """What the head sees beside the state of the decoder, [B] each."""
-        best, second = two_largest(step.probabilities)
+        best, second = two_best(step)
         margin, kept = self.margin(state), state.memory[:, 0]
         lead, lag = state.source_info - state.target_info, state.read - state.written
         begin = 1 / (1 + state.read), 1 / (1 + state.written)
@@ -211,7 +218,7 @@ class Veto(WaitInfo):
         one = state.read * 0 + 1
         if self.head is None:
             return one
-        return one + (self.head(step.states, self.numbers(state, step)) > HOPELESS)
+        return one + (self.risk(state, step) > HOPELESS)
 
     @for_arrays
     def remember(self, state: PolicyState, step: Step) -> Tensor:
