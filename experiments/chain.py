@@ -46,7 +46,9 @@ def read_chain(name: str) -> tuple[dict[str, str], list[Stage]]:
         earlier = [other.name for other in stages]
         for need in stage.needs:
             if need not in earlier:
-                sys.exit(f"{path}: stage '{stage.name}' needs '{need}', which is no earlier stage")
+                sys.exit(
+                    f"{path}: stage '{stage.name}' needs '{need}', which is not an earlier stage"
+                )
         stages.append(stage)
     return values | chain.get("values", {}), stages
 

@@ -12,7 +12,7 @@ puts it into a page, between `<!-- everyday de-en -->` and `<!-- end -->`.
 
 Each line of the files has both languages: the first sentence of one is the source of all sentences
 of the other. English to German has a file of its own, and that of German to English the other way
-round. A translation is right if it is one of the acceptable ones, but for capitals, punctuation,
+round. A translation is right if it is one of the acceptable ones, except for capitals, punctuation,
 contractions and digits; chrF shows how far off others are.
 """
 

@@ -268,15 +268,17 @@ class Experiment:
 
     def record(self, summary: dict[str, Any]) -> None:
         """Put a run's line into runs.jsonl, in the place of an older one."""
-        path, name = self.results / "runs.jsonl", self.settings["name"]
-        with (self.work / "runs.lock").open("a") as lock:  # other processes write there, too
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            lines = path.read_text("utf-8").splitlines() if path.exists() else []
-            known = map(json.loads, lines)
+        name = self.settings["name"]
+        path = (self.results.parent if "results" in self.settings else self.results) / "runs.jsonl"
+        with path.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # other processes write there, too
+            file.seek(0)
+            known = [json.loads(line) for line in file]
             runs = {(run["experiment"], run["run"], run["seed"]): run for run in known}
             runs[name, summary["run"], summary["seed"]] = {"experiment": name, **summary}
-            text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in runs.values())
-            path.write_text(text, "utf-8")
+            file.truncate(0)
+            for run in runs.values():
+                file.write(json.dumps(run, separators=(",", ":")) + "\n")
 
     # Points
 

@@ -1,4 +1,4 @@
-"""What makes tables and figures: training runs by turns, then analyses and other commands.
+"""What makes tables and figures: training runs in turn, then analyses and other commands.
 
 A file of targets has stages, each of which is one of these:
 
@@ -74,7 +74,7 @@ class Plan:
         return all(map(experiment.scored, experiment.chosen(run)))
 
     def trainings(self) -> Iterator[Job]:
-        """A job for every run and seed, by turns: all seeds of a run together."""
+        """A job for every run and seed, in turn: all seeds of a run together."""
         known = set()  # stages share runs
         for stage in sorted(filter(trains, self.stages), key=lambda stage: stage["turn"]):
             for run in stage["runs"].split(","):
@@ -83,8 +83,10 @@ class Plan:
                     if name not in known and not self.scored(stage, run, seed):
                         known.add(name)
                         minutes = stage["minutes"] * (1 + BESIDE * (self.jobs - 1))
-                        log = self.experiment(stage, seed).work / f"{run}-{seed}.log"
-                        yield Job(name, self.worker(stage, run, seed), minutes, log)
+                        experiment = self.experiment(stage, seed)
+                        log = experiment.work / f"{run}-{seed}.log"
+                        model = experiment.model(experiment.chosen(run)[0])
+                        yield Job(name, self.worker(stage, run, seed), minutes, log, model)
 
     def preparations(self) -> Iterator[Job]:
         """The corpora of all runs that are still to be made."""

@@ -6,7 +6,7 @@ their keys. DATA holds the text, WORK gets corpora, models, logs and analyses, a
 results/. What is done is not done again, and an unfinished run continues: the same command goes on
 after an interruption, and several commands may share WORK and results if each has runs of its own.
 
-Training runs of all names are made by turns, several at a time (--jobs). With --minutes, a run that
+Training runs of all names are made in turn, several at a time (--jobs). With --minutes, a run that
 cannot end in time is not started, by its estimated minutes and by the pace of those that have
 ended. --plan shows what fits.
 """

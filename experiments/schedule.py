@@ -29,6 +29,7 @@ class Job:
     command: list[str]
     minutes: float = 0.0
     log: Path | None = None
+    model: Path | None = None  # that it trains, or finds trained by another job
 
 
 Process = subprocess.Popen[bytes]
@@ -72,8 +73,8 @@ class Schedule:
         states: dict[str, list[str]] = {"failed": [], "stopped": [], "not started": []}
         with stopping(running):
             while waiting or running:
-                while waiting and len(running) < self.jobs:
-                    job = waiting.pop(0)
+                while len(running) < self.jobs and (job := self.next_job(waiting, running)):
+                    waiting.remove(job)
                     if self.in_time(job):
                         running[job] = self.start(job), time.monotonic()
                     else:
@@ -87,6 +88,12 @@ class Schedule:
                 self.say(f"{state}, for lack of time: {', '.join(names)}")
         if names := states["failed"]:
             sys.exit(f"failed: {', '.join(names)}; the same command tries again")
+
+    @staticmethod
+    def next_job(waiting: Sequence[Job], running: Running) -> Job | None:
+        """The first whose model no running job trains: experiments share models."""
+        busy = {job.model for job in running if job.model}
+        return next((job for job in waiting if job.model not in busy), None)
 
     def start(self, job: Job) -> Process:
         self.say(f"starting: {job.name}")

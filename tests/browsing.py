@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +90,40 @@ def shows(page: Any, words: list[str], place: str = "#panes") -> None:
         === text""",
         arg=[place, " ".join(words)],
     )
+
+
+def open_room(page: Any, name: str, pin: str = "") -> None:
+    page.fill("#room", name)
+    page.fill("#pin", pin)
+    page.click("#open")
+    page.locator("#qr svg").wait_for()
+
+
+@contextmanager
+def speaker_and_listener(
+    browser: Any, server: Running, recording: Path, problems: list[str], script: str = "",
+    **options: Any,
+) -> Iterator[tuple[Any, Any]]:  # fmt: skip
+    """The speaker's page, where the microphone hears a recording, and another browser's page of
+    the room "hall"; afterwards the consoles of both must be clean."""
+    flags = [
+        "--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={recording}%noloop",
+    ]  # fmt: skip
+    speaking = browser.browser_type.launch(executable_path=CHROMIUM, args=flags)
+    contexts = [
+        speaking.new_context(bypass_csp=True, permissions=["microphone"], **options),
+        browser.new_context(bypass_csp=True, **options),
+    ]
+    pages = [context.new_page() for context in contexts]
+    for page, path in zip(pages, ("/", "/r/hall"), strict=True):
+        page.set_default_timeout(SLOW)
+        page.on("console", lambda m: m.type == "error" and problems.append(m.text))
+        page.add_init_script(script)
+        page.goto(server.url + path)
+    connected(pages[0])
+    open_room(pages[0], "hall")
+    yield pages[0], pages[1]
+    contexts[1].close()
+    speaking.close()
+    assert not problems

@@ -53,14 +53,14 @@ static Norm norm(void) {
     return (Norm){weight, bias, 1e-5};
 }
 
-static Layer layer(int centered) {
+static Layer layer(int centered, int parts, int swish) {
     Layer m;
-    m.project = matrix(3 * WIDTH, WIDTH, 0, centered);
+    m.project = matrix(parts * WIDTH, WIDTH, 0, centered);
     m.out = matrix(WIDTH, WIDTH, 0, centered);
     m.queries = matrix(WIDTH, WIDTH, 0, centered);
     m.cross_out = matrix(WIDTH, WIDTH, 0, centered);
     m.inner = matrix(INNER, WIDTH, 0, centered);
-    m.outer = matrix(WIDTH, INNER, 1, 0);
+    m.outer = matrix(WIDTH, INNER, !swish, 0);
     m.norm_attention = norm();
     m.norm_cross = norm();
     m.norm_feed_forward = norm();
@@ -70,10 +70,10 @@ static Layer layer(int centered) {
 
 static Cache *caches(void) {
     Cache *made = calloc(LAYERS, sizeof(Cache));
-    size_t numbers = (size_t)ROWS * ROOM * WIDTH;
+    size_t numbers = (size_t)ROWS * ROOM * WIDTH; /* units: also the states of recurrent units */
     for (int l = 0; l < LAYERS; l++)
         made[l] = (Cache){calloc(numbers, 2), calloc(numbers, 2),
-                          calloc((size_t)ROWS * HEADS * ROOM, sizeof(float)), ROOM, ROOM};
+                          calloc((size_t)ROWS * (HEADS * ROOM + 2 * WIDTH), sizeof(float)), ROOM, ROOM};
     return made;
 }
 
@@ -84,13 +84,14 @@ static void print(const void *data, size_t size) {
 }
 
 /* Sources of unequal length in two pieces, then targets, each of a model with or without norms
- * before its sublayers. */
-static void compute(int kind, int before) {
+ * before its sublayers; or whole sources and several positions of targets, of one with recurrent
+ * units and swish. */
+static void compute(int kind, int before, int whole) {
     state = 7;
     Layer layers[2 * LAYERS];
-    for (int l = 0; l < 2 * LAYERS; l++) layers[l] = layer(before && l % 2);
+    for (int l = 0; l < 2 * LAYERS; l++) layers[l] = layer(before && l % 2, whole && l >= LAYERS ? 2 : 3, whole);
     float round_memory[LAYERS] = {12582912.0f / 64, 12582912.0f / 32};
-    Model m = {WIDTH, HEADS, LAYERS, LAYERS, before, layers, layers + LAYERS};
+    Model m = {WIDTH, HEADS, LAYERS, LAYERS, before, whole, whole, layers, layers + LAYERS};
     m.encoder_norm = norm();
     m.decoder_norm = norm();
     m.memory = matrix(2 * WIDTH * LAYERS, WIDTH, 0, 0);
@@ -106,7 +107,7 @@ static void compute(int kind, int before) {
     Cache *own = caches(), *memories = caches(), *written = caches();
     int32_t row[ROWS * ROOM], at[ROWS * ROOM], token[ROWS * ROOM], visible[ROWS];
     float x[ROWS * ROOM * WIDTH], info[ROWS * ROOM], source_info[ROWS * ROOM];
-    for (int piece = 0; piece < 2; piece++) {
+    for (int piece = 0; piece < 2 && !whole; piece++) {
         int count = 0;
         for (int r = 0; r < ROWS; r++)
             for (int i = piece ? 3 + r % 2 : 0; i < (piece ? 7 + 2 * r : 3 + r % 2); i++)
@@ -117,6 +118,24 @@ static void compute(int kind, int before) {
         for (int i = 0; i < count; i++) source_info[row[i] * ROOM + at[i]] = info[i];
         waitinfo_encode(kind, &m, count, x, row, at, info, own, memories, ROOM);
         print(x, count * WIDTH * sizeof(float));
+    }
+    if (whole) {
+        int32_t seen[ROWS * ROOM];
+        int16_t weights[ROWS * ROOM * LAYERS * HEADS];
+        for (int pass = 0; pass < 2; pass++) { /* sources, then targets */
+            int count = 0;
+            for (int r = 0; r < ROWS; r++)
+                for (int i = 0; i < (pass ? 1 + r % 4 : 2 + r); i++)
+                    row[count] = r, at[count] = i, seen[count] = 2 + r, token[count++] = draw(TOKENS);
+            waitinfo_embed(kind, &embedding, count, token, at, 0, positions, x, info);
+            if (pass)
+                waitinfo_decode_again(kind, &m, count, x, row, at, seen, written, memories, ROOM, weights, ROWS + 2);
+            else
+                waitinfo_encode_whole(kind, &m, count, x, row, at, seen, own, memories, ROOM);
+            print(x, count * WIDTH * sizeof(float));
+            if (pass) print(weights, count * LAYERS * HEADS * (ROWS + 2) * sizeof(int16_t));
+        }
+        return;
     }
     for (int step = 0; step < 5; step++) {
         static float bias[ROWS * ROOM], all[ROWS * TOKENS], value[ROWS];
@@ -143,8 +162,9 @@ int main(void) {
     for (int kind = 0; kind < (int)(sizeof(kinds) / sizeof(*kinds)); kind++) {
         if (!waitinfo_runs(kind)) continue;
         printf("%d", kind);
-        compute(kind, 0);
-        compute(kind, 1);
+        compute(kind, 0, 0);
+        compute(kind, 1, 0);
+        compute(kind, 1, 1);
         printf("\n");
     }
     return 0;

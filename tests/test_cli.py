@@ -223,7 +223,8 @@ def test_evaluate_writes_points(run: Path, tmp_path: Path) -> None:
         ),
         (["train", "--out", "o", "--system", "waitk", "--data", "none"], "unknown system 'waitk'"),
         (["train", "--out", "o", "--config", "no.toml"], "no.toml: cannot be read"),
-        (["train", "--out", "RUN"], "already in use"),
+        (["train", "--out", "RUN"], "already in use; add --resume"),
+        (["train", "--out", "."], "already in use, and not by a run"),
         (["translate", "--k", "x", "text"], "invalid value for '--k'"),
         (["translate", "--k"], "requires an argument (see waitinfo translate --help)"),
         (["evaluate", "--bogus", "1"], "no such option: --bogus"),
@@ -545,7 +546,7 @@ def test_words_are_read_when_they_are_complete(run: Path) -> None:
     assert read == ["", "", "", "ba ", "ba ", "ba ", "ba be ", "ba be ", "ba be "]
 
 
-def test_a_line_that_is_changed_is_translated_anew(run: Path) -> None:
+def test_a_line_that_is_changed_is_translated_again(run: Path) -> None:
     translator = waitinfo.load(run)
     line = TypedLine(translator, 3.0)
     for text in ("ba be bi ", "ba bo", "ba bo du da "):

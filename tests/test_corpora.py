@@ -65,9 +65,11 @@ def test_training_pairs_of_a_held_out_sentence_are_dropped(
     assert capsys.readouterr().out == "2 of 4 pairs kept\n"
 
 
-def test_corpora_survive_the_journey_and_the_swap(tmp_path: Path) -> None:
-    tsv = write_pairs(tmp_path / "toy.tsv", toy_pairs(60, 1))
-    options = PrepareOptions(vocab="bpe:300", languages=Languages("aa", "bb"))
+@pytest.mark.parametrize("vocab", [{"vocab": "bpe:300"}, {"vocab": "words:1", "separate": True}])
+def test_corpora_survive_the_journey_and_the_swap(vocab: dict, tmp_path: Path) -> None:
+    pairs = [(source, f"{target} {n % 7}") for n, (source, target) in enumerate(toy_pairs(60, 1))]
+    tsv = write_pairs(tmp_path / "toy.tsv", pairs)
+    options = PrepareOptions(**vocab, languages=Languages("aa", "bb"))
     prepare(ParallelText(tsv=[tsv]), tmp_path / "corpus", options)
     run("pack", tmp_path / "corpus", tmp_path / "parts")
     run("unpack", tmp_path / "parts", tmp_path / "same")

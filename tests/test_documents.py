@@ -306,7 +306,7 @@ def test_calibrating_and_asking_for_a_lag(
     done_quietly(*evaluate(loaded, test_set, "--lag", lag, "--documents", "all", "--out", out))
     capsys.readouterr()
     for options, message in (
-        (("--lag", 99, "--out", out), "lag = 99: this model is calibrated for lags from"),
+        (("--lag", 99, "--out", out), "--lag 99: this model is calibrated for lags from"),
         (("--lag", 3, "--k", 3, "--out", out), "leave out --k"),
         (("--calibrate", "--lag", 3), "--calibrate: leave out"),
         (("--calibrate", "--k", "3,3.0"), "two values of --k"),

@@ -84,7 +84,7 @@ def test_points_in_results_match_the_experiment(name: str, monkeypatch: pytest.M
 def test_training_settings_in_results_match_the_experiment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = (RESULTS / "ablations" / "runs.jsonl").read_text("utf-8").splitlines()
+    lines = (RESULTS / "runs.jsonl").read_text("utf-8").splitlines()
     recorded = {
         each["run"]: each
         for each in map(json.loads, lines)
@@ -203,7 +203,7 @@ def test_a_small_experiment_from_text_to_points(
         ("test", "small-allow", 1, "small", 7),
         ("head", "small", 1, "small", 7), ("head", "small", 3, "small", 7),
     }  # fmt: skip
-    (line,) = (file.parent / "runs.jsonl").read_text().splitlines()
+    (line,) = (file.parents[1] / "runs.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert (record["experiment"], record["run"], record["seed"]) == ("toy", "small", 7)
     assert record["last"]["update"] == record["validations"][-1]["update"] == 4

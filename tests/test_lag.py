@@ -319,7 +319,7 @@ def test_setting_and_leaving_a_lag() -> None:
     now = stream.k
     stream.lag = None
     assert stream.k == now and stream.lag is None
-    with pytest.raises(WaitinfoError, match="lag = 77: this model is calibrated"):
+    with pytest.raises(WaitinfoError, match="lag 77: this model is calibrated"):
         stream.lag = 77
     with pytest.raises(WaitinfoError, match="k or lag, not both"):
         translator.stream(k=1, lag=1)

@@ -20,7 +20,6 @@ import waitinfo
 from tests.listening import LONG, WORDS, Tones, silence, speech, tones
 from waitinfo.errors import WaitinfoError
 from waitinfo.listening.activity import FRAME, Loudness
-from waitinfo.listening.agreement import Agreement, fold, nearest_prefix
 from waitinfo.listening.audio import (
     RATE,
     Resampler,
@@ -32,7 +31,7 @@ from waitinfo.listening.audio import (
 )
 from waitinfo.listening.listen import Listener, SpeechEvent, listen
 from waitinfo.listening.loading import load_recogniser
-from waitinfo.listening.recogniser import Heard, Word
+from waitinfo.listening.recogniser import Agreement, Heard, Word, fold, nearest_prefix
 from waitinfo.listening.redecoding import LONGEST, MARGIN, Redecoding, plausible
 from waitinfo.listening.sources import Buffered, Clock, Lost, Microphone, Paced, Piped, Recording
 from waitinfo.listening.spoken import SpokenText

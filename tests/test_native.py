@@ -94,6 +94,8 @@ CONFIGS = [
     {"norm": "post", "info": "frequency", "info_cross_attention": False},
     {"norm": "post", "info": "attention", "prepared": True},
     {"norm": "pre", "info": "none", "width": 30, "heads": 2, "prepared": True},
+    {"norm": "post", "info": "attention", "decoder": "ssru", "output_bias": True},
+    {"norm": "pre", "info": "none", "decoder": "ssru", "activation": "swish"},
 ]
 
 
@@ -137,7 +139,8 @@ def test_passes_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) ->
     right = plain.decode(embedded, encoded, visible)
 
     rows = np.array([4, 1], np.int32)
-    caches, memories, written = (kernels.new_caches(2, 6, 30) for _ in range(3))
+    caches, memories = (kernels.new_caches(2, 6, 30) for _ in range(2))
+    written = kernels.new_target_caches(6, 30)
     source = model.embed_source(sources)
     for start, end in ((0, 1), (1, 7), (7, 21)):
         at = np.tile(np.arange(start, end, dtype=np.int32), 2)
@@ -315,11 +318,15 @@ def test_shifted_slots_equal_those_of_numpy(both: tuple[IntegerModel, IntegerMod
         assert np.allclose(ours, theirs) and (ours.max(1) < 1).any(), "attention, not the path"
 
 
+REREAD = {"info": "none", "encoder": "bidirectional", "activation": "swish", "output_bias": True}
 ROUNDS = [
     ({"info": "attention"}, "wait-k"),
     ({"info": "attention"}, "wait-info"),
     ({"info": "attention"}, "adaptive-wait-k"),
     ({"info": "none", "write_head": True}, "gsimt"),
+    ({"info": "attention", "decoder": "ssru"}, "wait-info"),
+    *((REREAD, name) for name in ("full", "wait-k", "local-agreement", "alignatt", "confidence")),
+    (REREAD | {"decoder": "ssru", "norm": "pre", "activation": "relu"}, "local-agreement"),
 ]
 
 
@@ -331,7 +338,8 @@ def test_rounds_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel], na
         draw = random.Random(5)
         system = build_system(name)
         engine = Engine(model, system, slots=20, capacity=40)
-        k = 0.5 if name == "gsimt" else 2.0
+        assert name == "gsimt" or (engine.backend.name == "native") is (model.native is not None)
+        k = 0.5 if name in ("gsimt", "confidence") else 2.0
         slots = [engine.open(k) for _ in range(20)]
         engine.force(slots[3], [(7, 2), (8, 2), (9, 4)])
         events = []

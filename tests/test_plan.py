@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,28 @@ while not (folder / other).exists():
     with pytest.raises(SystemExit, match="failed: bad; the same command tries again"):
         Schedule(tmp_path, jobs=2).together(jobs)
     assert "done in 0.0 minutes: last" in capfd.readouterr().err
+
+
+def test_runs_that_share_a_model_go_one_after_the_other(tmp_path: Path) -> None:
+    """The one that would be alone in its folder may overtake the one that would not."""
+    alone = """
+import pathlib, sys, time
+folder, beside = map(pathlib.Path, sys.argv[1:])
+folder.mkdir()  # an error if another one is there
+while not beside.exists():
+    time.sleep(0.01)
+folder.rmdir()
+"""
+    shared, beside = tmp_path / "model", tmp_path / "beside"
+    same = [replace(python(alone, shared, beside), model=shared) for _ in range(2)]
+    other = replace(python("import sys; open(sys.argv[1], 'w')", beside), model=beside)
+    Schedule(tmp_path, jobs=2).together([*same, other])
+    stages = [
+        {"experiment": name, "turn": 1, "seeds": [4], "minutes": 1, "runs": "full,wait-info"}
+        for name in ("de-en-systems", "de-en-parts")
+    ]
+    models = [job.model for job in plan(stages, tmp_path, jobs=1).trainings()]
+    assert models[0] != models[1] and models[:2] == models[2:]
 
 
 def test_no_run_starts_that_cannot_end_in_time(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.commands import called
 from tests.streams import toy_model
+from waitinfo.cli.app import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.hub import Plan
 from waitinfo.systems import SYSTEMS, build_system, load_plugins
@@ -67,6 +68,22 @@ def test_a_plugin_that_cannot_be_used(tmp_path: Path, text: str, message: str) -
 def test_a_plugin_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(WaitinfoError, match=r"plugin .*none.py: no such file"):
         load_plugins([tmp_path / "none.py"])
+
+
+def test_an_error_of_a_policy_names_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone and in a batch, in streams and in the decoder; no traceback."""
+    text = SLOW.format(cls="Weather", name="weather").replace("state.read", "state.sun")
+    file = plugin(tmp_path, text, "weather")
+    (tmp_path / "test").write_text("Guten Morgen.\n", "utf-8")
+    given = ["--plugin", str(file), "--system", "weather"]
+    test = [f"--{side}={tmp_path / 'test'}" for side in ("source", "reference")]
+    for words in (["translate", "Hallo"], ["evaluate", *test, "--out", str(tmp_path / "points")]):
+        with pytest.raises(SystemExit):
+            main([*words, *given])
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told.startswith(f"waitinfo: plugin {file}, line 10, in ready: AttributeError: ")
 
 
 def installed(folder: Path, entries: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import wave
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,15 +17,16 @@ from tests.browsing import (
     connected,
     local_words,
     needs_chromium,
+    open_room,
     problems,
     server,
     shows,
+    speaker_and_listener,
     visit,
 )
-from tests.listening import WORDS, speech
-from tests.serving import CHROMIUM, SLOW, Running, running, toy_served, wait_for
+from tests.listening import WORDS, save, speech
+from tests.serving import SLOW, Running, running, toy_served, wait_for
 from waitinfo.listening import captions
-from waitinfo.listening.audio import RATE
 from waitinfo.serving.guards import KeyLimits, Keys
 from waitinfo.serving.hearing import Hearing
 from waitinfo.serving.hub import Hub
@@ -36,13 +36,6 @@ from waitinfo.serving.models import Models
 __all__ = ["browser", "problems", "server", "visit"]
 pytestmark = needs_chromium
 PAGES = {"/": "#target", "/r/stage": "#words", "/lab": "#panes .words", "/overlay": "#captions"}
-
-
-def open_room(page: Any, name: str, pin: str = "") -> None:
-    page.fill("#room", name)
-    page.fill("#pin", pin)
-    page.click("#open")
-    page.locator("#qr svg").wait_for()
 
 
 def speak(page: Any, text: str = TEXT) -> None:
@@ -409,33 +402,16 @@ def test_from_a_microphone_to_the_audience(
     browser: Any, tmp_path: Path, problems: list[str]
 ) -> None:
     """Tones that stand for words, as a browser's microphone hears them, on another's page."""
-    recording = tmp_path / "speech.wav"
-    samples = speech([2.0, *WORDS[:6], 1.5, *WORDS[6:11], 60.0])[0]
-    with wave.open(str(recording), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes((32767 * samples).astype("<i2").tobytes())
+    recording = save(tmp_path / "tones.wav", speech([2.0, *WORDS[:6], 1.5, *WORDS[6:11], 60.0])[0])
     metrics = Metrics()
     hub = Hub(
         Models([toy_served(metrics, system="wait-info")]), metrics=metrics,
         hearing=Hearing(metrics, "tests.listening:tones", 1),
     )  # fmt: skip
-    flags = [
-        "--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
-        f"--use-file-for-fake-audio-capture={recording}%noloop",
-    ]  # fmt: skip
-    with running(hub) as server:
-        speaking = browser.browser_type.launch(executable_path=CHROMIUM, args=flags)
-        pages = [
-            speaking.new_context(bypass_csp=True, permissions=["microphone"]).new_page(),
-            speaking.new_context(bypass_csp=True).new_page(),
-        ]
-        for page, path in zip(pages, ("/", "/r/hall"), strict=True):
-            page.set_default_timeout(SLOW)
-            page.on("console", lambda m: m.type == "error" and problems.append(m.text))
-            page.goto(server.url + path)
-        page, listener = pages
-        connected(page)
-        open_room(page, "hall")
+    with (
+        running(hub) as server,
+        speaker_and_listener(browser, server, recording, problems) as (page, listener),
+    ):
         page.click("#microphone")
         page.wait_for_function("document.getElementById('level').value > 0.5")
         shows(page, WORDS[:11], "#source")
@@ -451,5 +427,3 @@ def test_from_a_microphone_to_the_audience(
         wait_for(lambda: server.hub.hearing.free == 1)  # the voice is given back; text goes on
         page.locator("#text").press_sequentially("guten morgen. ")
         page.wait_for_function("document.querySelector('#source').innerText.includes('morgen.')")
-        speaking.close()
-    assert not problems

@@ -132,7 +132,7 @@ def test_an_unknown_device_is_named(
     with pytest.raises(SystemExit) as stop:
         main(command(tmp_path / "run", config, "--device", "abacus")[2:])
     assert stop.value.code == 2
-    assert "training.device abacus: cannot be used" in capsys.readouterr().err
+    assert "training.device abacus: unknown; use auto" in capsys.readouterr().err
 
 
 # Runs like others

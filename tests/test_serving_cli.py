@@ -56,7 +56,7 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("--port 70000", "must be from 0 to 65535"), ("--streams 0", "must be at least 1"),
+        ("--port 70000", "must be from 0 to 65535"), ("--streams 0", "must be from 1 to 100,000"),
         ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
         ("--keys missing.toml", "cannot be read"), ("--idle 0", "seconds, 1 or more"),
         ("--drain -1", "seconds, 0 or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket as sockets
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -342,3 +343,6 @@ def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPa
     translator.warm_up()
     assert used == {0, 1, 2} and translator.open_streams == 0
     assert translator.translate("ba be bi.") == plain
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    with pytest.raises(WaitinfoError, match="^streams 3: take 0 GiB, and this machine has 0$"):
+        translator.warm_up()

@@ -58,7 +58,7 @@ def read_work(work: Path) -> list[Point]:
 
 
 def measurements(given: argparse.Namespace) -> dict[str, Any]:
-    """Figures of the model that are no points: everyday sentences and its training."""
+    """Other figures of the model: everyday sentences and its training."""
     found = {
         name: json.loads((given.work / f"{name}.json").read_text("utf-8"))
         for name in ("everyday", "everyday-spoken")

@@ -180,9 +180,10 @@ def timing(facts: Facts) -> str:
     return (
         "**On one CPU core**, as `waitinfo translate` runs it, the model takes "
         f"{timed['ms_per_source_word']:.1f} ms per source word on average (95th percentile "
-        f"{timed['ms_per_source_word_95th']:.1f} ms). Fast speech of three words per second leaves "
-        f"333 ms. The last words of a sentence appear {timed['ms_behind_at_the_end']:.0f} ms after "
-        "its end (K = 5, 300 sentences of the Europarl test).\n\n"
+        f"{timed['ms_per_source_word_95th']:.1f} ms). In fast speech, three words a second, a "
+        "word takes 333 ms. The last words of a sentence appear "
+        f"{timed['ms_behind_at_the_end']:.0f} ms after its end "
+        "(K = 5, 300 sentences of the Europarl test).\n\n"
     )
 
 

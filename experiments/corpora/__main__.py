@@ -15,7 +15,7 @@ VERBS = {  # and what they do
     "tokenise": "punctuation split off the words, for a vocabulary of words",
     "german": "the German part of a text",
     "balance": "lines of many files in chosen numbers, to learn a vocabulary from",
-    "pair": "back-translated text as pairs, without those that are no translations",
+    "pair": "back-translated text as pairs, without pairs that do not look like translations",
     "swap": "a corpus, or TSV files, for the other direction",
     "join": "several corpora with one vocabulary as one",
     "pack": "a corpus in compressed parts, to bring it to another machine",

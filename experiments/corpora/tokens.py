@@ -157,8 +157,11 @@ def swap(corpus: Corpus, out: Path) -> None:
 
 
 def by_frequency(folder: Path) -> np.ndarray:
-    """Token ids, the most frequent first."""
-    counts = sum(np.load(folder / f"counts.{side}.npy") for side in SIDES)
+    """Token ids, the most frequent first, whether or not both sides have the same vocabulary."""
+    sides = [np.load(folder / f"counts.{side}.npy") for side in SIDES]
+    counts = np.zeros(max(map(len, sides)), np.int64)
+    for side in sides:
+        counts[: len(side)] += side
     return np.argsort(-counts, kind="stable").astype(np.uint16)
 
 

@@ -42,8 +42,6 @@ def own_outputs(results: Path) -> Outputs:
     """Every point and curve of each experiment that a folder has, and its analyses."""
     found: Outputs = {}
     for path in sorted(results.glob("*/*.jsonl")):
-        if path.name == "runs.jsonl":
-            continue
         points, name = read_points([path]), place(path)
         sets = sorted({point["set"] for point in points})
         for set_name in sets:

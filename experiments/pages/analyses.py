@@ -28,7 +28,6 @@ TABLED = ("pos", "ratio", "early-stop", "attention", "difficulty", "significance
 PICTURES = (  # file of numbers, name in it, analysis, its picture, and the picture's file
     ("analysis-small", "newstest2015", "ratio", "ratio", "analysis-small.ratio"),
     ("analysis-small", "newstest2015", "attention", "attention", "analysis-small.attention"),
-    ("analysis-small", "newstest2015", "difficulty", "difficulty", "analysis-small.difficulty"),
     ("analysis", "de-en", "pos", "pos-words", "analysis.pos-words"),
     ("analysis", "de-en", "early-stop", "early-stop", "analysis.early-stop"),
     ("analysis", "de-en", "significance", "significance", "analysis.significance.de-en"),

@@ -175,7 +175,7 @@ def continued(found: Sequence[Point]) -> dict[str, str]:
     """The bundled model continued as another system or without a part, less it as wait-info."""
     names = dict.fromkeys(point["name"] for point in found)
     made = {
-        f"continued, {name} less wait-info": figure
+        f"continued, {name} minus wait-info": figure
         for name in names
         if name != "wait-info" and (figure := gap(found, name, "wait-info")) != NO_LATENCY
     }
@@ -186,7 +186,7 @@ def continued(found: Sequence[Point]) -> dict[str, str]:
         made[f"continued, {name} less multipath"] = gap(found, name, "multipath")
         if name != "wait-info":
             by_dal = gap(found, name, "wait-info", "paper.DAL")
-            made[f"continued, {name} less wait-info, by DAL"] = by_dal
+            made[f"continued, {name} minus wait-info, by DAL"] = by_dal
     curves = {c.name: c for c in make_curves(found, "paper.AL", "BLEU")}  # means of the seeds
     for one, other in OWN_PATHS if found else ():
         gaps = (np.subtract(curves[one].at(x), curves[other].at(x)) for x in CONTINUED_AL)

@@ -123,7 +123,7 @@ def de_en(results: Path) -> Outputs:
 
 
 def en_vi(results: Path) -> Outputs:
-    """Full-sentence models, of which one alone learned to translate, are in the table only."""
+    """Full-sentence models are in the table only: just one of them learned to translate."""
     curves = by_name(points_of(results, "en-vi"))
     systems = {name: curve for name, curve in curves.items() if CATCH_UP not in name}
     others = {name: curve for name, curve in curves.items() if CATCH_UP in name}

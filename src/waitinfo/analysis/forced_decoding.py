@@ -40,7 +40,7 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 
 
 def groups(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, at most so many padded tokens in a group."""
+    """Indices of sentences of similar length, with a bounded number of padded tokens in a group."""
     waiting: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if waiting and (len(waiting) + 1) * lengths[index] > tokens:

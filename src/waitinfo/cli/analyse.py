@@ -49,8 +49,8 @@ class AnalyseArguments(ModelOptions):
     against_system: Annotated[
         str | None,
         Option(
-            help="Decode the second one with this system [default: its own with --against; else "
-            "multipath, which is wait-k with any k]."
+            help="Decode the second one with this system [default: its own with --against or "
+            "--against-set; else multipath, which is wait-k with any k]."
         ),
     ] = None
     against_set: Annotated[
@@ -78,7 +78,7 @@ class AnalyseArguments(ModelOptions):
         Option(help="Line of the sentence for the case study [default: the first short one]."),
     ] = None
     sentences: Annotated[
-        int, Option(help="Analyse so many, spread over the test set [default: all].")
+        int, Option(help="Analyse this many, spread over the test set [default: all].")
     ] = 0
     x: Annotated[
         str, Option(help="Latency that systems are compared at: paper.AL, word.LAAL, …")

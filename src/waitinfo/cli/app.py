@@ -8,7 +8,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from waitinfo.cli.flags import VERBS, find_verb, options_of, read
@@ -24,12 +24,13 @@ EXTRAS = {"torch": "train", "rich": "cli", "typer": "cli"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    if arguments is None:  # this is the program: what it loads is no garbage
+    if arguments is None:  # this is the program: what it loads is not garbage
         gc.set_threshold(100_000)
         atexit.register(_leave)
     try:
         _replace_closed_streams()
-        _run([_readable(a) for a in (sys.argv[1:] if arguments is None else arguments)])
+        with _naming_plugins():
+            _run([_readable(a) for a in (sys.argv[1:] if arguments is None else arguments)])
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         _fail(f"the terminal cannot show {letter!a}; use UTF-8, as with PYTHONIOENCODING=utf-8")
@@ -51,6 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         problem = error.strerror or str(error)
         _fail(f"{error.filename}: {problem}" if error.filename else problem)
+
+
+@contextlib.contextmanager
+def _naming_plugins() -> Iterator[None]:
+    """Give errors of plugins as one line with their place, not as a traceback."""
+    try:
+        yield
+    except Exception as error:
+        from waitinfo.systems.registry import plugin_error
+
+        if (found := plugin_error(error)) is not None:
+            raise found from None
+        raise
 
 
 def _leave() -> None:

@@ -63,13 +63,13 @@ def compare(options: CompareArguments) -> None:
 
     Examples:
 
-        waitinfo compare results --out curves.svg
+        waitinfo compare points --out curves.svg
 
-        waitinfo compare results --x word.LAAL --y chrF --at 3,5,8 --baseline multipath
+        waitinfo compare points --x word.LAAL --y chrF --at 3,5,8 --baseline multipath
 
         waitinfo compare points.jsonl --where set=newstest2015 --where run=big --out curves.png
 
-        waitinfo compare results --published 'de-en base' --out curves.png
+        waitinfo compare points --published 'de-en base' --out curves.png
     """
     from waitinfo.cli import tables
     from waitinfo.cli.options import note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from waitinfo.cli.flags import Option
 from waitinfo.cli.options import BatchOptions, Paths, use_threads
-from waitinfo.errors import unknown
+from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
     from waitinfo.distillation.distill import DistilledPairs
@@ -140,6 +140,9 @@ def _translation(options: DistillArguments, teacher: LoadedModel) -> Translation
     """How the teacher translates: with a beam, by sampling, or simultaneously."""
     from waitinfo.translation.decoding import TranslationOptions
 
+    for name in ("beam", "best"):
+        if (number := getattr(options, name)) is not None and number < 1:
+            raise WaitinfoError(f"--{name} {number}: must be at least 1")
     sampled, simultaneous = options.temperature > 0, teacher.system.simultaneous
     beam = options.beam or (1 if sampled or simultaneous else BEAM)
     compared = options.choose != "score"

@@ -99,9 +99,9 @@ def evaluate(options: EvaluateArguments) -> None:
 
     Examples:
 
-        waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out results
+        waitinfo evaluate --model run --source test.de --reference test.en --k 1,3,5 --out points
 
-        waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out results
+        waitinfo evaluate --model run --source test.de --reference test.en --rate 2.5 --out points
 
         waitinfo evaluate --model run --source test.de --reference test.en --out points.jsonl
 
@@ -109,13 +109,13 @@ def evaluate(options: EvaluateArguments) -> None:
 
         waitinfo evaluate --model run --source dev.de --reference dev.en --calibrate
 
-        waitinfo evaluate --model run --source t.de --reference t.en --lag 3,4 --out results
+        waitinfo evaluate --model run --source t.de --reference t.en --lag 3,4 --out points
 
-        waitinfo evaluate --model run --source t.de --reference t.en --documents 25 --out results
+        waitinfo evaluate --model run --source t.de --reference t.en --documents 25 --out points
 
-        waitinfo evaluate --model run --source t.de --reference t.en --condition all --out results
+        waitinfo evaluate --model run --source t.de --reference t.en --condition all --out points
 
-        waitinfo evaluate --model run --audio talks.jsonl --recogniser whisper-tiny --out results
+        waitinfo evaluate --model run --audio talks.jsonl --recogniser whisper-tiny --out points
     """
     from waitinfo.cli import tables
     from waitinfo.cli.console import progress_bar

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from waitinfo.cli.flags import Argument, Option
-from waitinfo.cli.options import ModelOptions, note, use_threads
+from waitinfo.cli.options import LatencyOptions, ModelOptions, note, use_threads
 from waitinfo.errors import WaitinfoError, unknown
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SLOW = 2.0  # times the usual rhythm, which is worth a note
 
 
 @dataclass(kw_only=True)
-class ListenArguments(ModelOptions):
+class ListenArguments(LatencyOptions, ModelOptions):
     """What `listen` is given."""
 
     input: Annotated[
@@ -59,14 +59,6 @@ class ListenArguments(ModelOptions):
             help="Seconds between looks at what is being said; more on a slow machine "
             "[default: 0.8]."
         ),
-    ] = None
-    k: Annotated[
-        float | None,
-        Option(help="Latency: a larger value waits longer [default: the system's own]."),
-    ] = None
-    lag: Annotated[
-        float | None,
-        Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
     captions: Annotated[
         Path | None, Option(help="Write subtitles here: a name in .srt or .vtt.")

@@ -129,8 +129,8 @@ class ModelOptions(DecodingOptions):
 
 
 @dataclass(kw_only=True)
-class BatchOptions(DecodingOptions):
-    """Text of any length, translated in large batches."""
+class LatencyOptions:
+    """How far a translation is behind."""
 
     k: Annotated[
         float | None,
@@ -140,6 +140,16 @@ class BatchOptions(DecodingOptions):
         float | None,
         Option(help="Hold this lag in words instead of --k (calibrated models)."),
     ] = None
+
+    def check_dial(self) -> None:
+        if self.k is not None and self.lag is not None:
+            raise WaitinfoError("--lag: chooses the dial; leave out --k")
+
+
+@dataclass(kw_only=True)
+class BatchOptions(LatencyOptions, DecodingOptions):
+    """Text of any length, translated in large batches."""
+
     temperature: Annotated[
         float, Option(help="Sample translations at this temperature, instead of a beam.")
     ] = 0.0
@@ -157,10 +167,6 @@ class BatchOptions(DecodingOptions):
             "on a CPU, bfloat16 for files on a GPU, else float32].",
         ),
     ] = "auto"
-
-    def check_dial(self) -> None:
-        if self.k is not None and self.lag is not None:
-            raise WaitinfoError("--lag: chooses the dial; leave out --k")
 
     def dial(self, loaded: LoadedModel) -> float | None:
         """The dial that was asked for, or that has the lag that was asked for."""

@@ -17,6 +17,7 @@ from waitinfo.threads import usable_cores
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Plan
 
+MOST_STREAMS = 100_000
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -217,8 +218,8 @@ def _address(host: str, port: int) -> str:
 
 
 def _check(options: ServeArguments) -> None:
-    if options.streams < 1:
-        raise WaitinfoError(f"--streams {options.streams}: must be at least 1")
+    if not 1 <= options.streams <= MOST_STREAMS:
+        raise WaitinfoError(f"--streams {options.streams}: must be from 1 to {MOST_STREAMS:,}")
     if options.compare < 0:
         raise WaitinfoError(f"--compare {options.compare}: must be 0 or more")
     if not 0 <= options.port < 1 << 16:

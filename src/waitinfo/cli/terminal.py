@@ -220,7 +220,7 @@ class LiveText:
         text = self.decoder.decode(chunk, final)
         if text and not self.begun:
             self.begun = True
-            text = text.removeprefix("\ufeff")  # a byte-order mark is no text
+            text = text.removeprefix("\ufeff")  # a byte-order mark is not text
         if "\N{REPLACEMENT CHARACTER}" in text and not self.warned:
             note("standard input is not UTF-8 throughout: expect nonsense where it is not")
             self.warned = True

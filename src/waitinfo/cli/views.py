@@ -136,7 +136,7 @@ def _letters(found: re.Match[str]) -> str:
 
 
 def coloured(events: Sequence[Event], colours: bool) -> Text:
-    """Tokens in red and blue, or with their info in figures where there is no colour."""
+    """Tokens in red and blue, or with their info as numbers in a terminal without colour."""
     from rich.text import Text
 
     infos = [event.info for event in events if event.info is not None]

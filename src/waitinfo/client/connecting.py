@@ -19,7 +19,7 @@ REASONS = {
 
 
 class Interrupted(Exception):
-    """The connection is gone; another one may work, after so many seconds."""
+    """The connection is gone; another one may work, after `wait` seconds."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)

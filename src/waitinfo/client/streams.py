@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import secrets
 import time
@@ -20,6 +21,8 @@ from waitinfo.client.pending import Pending, PendingAudio, as_pcm, pieces
 from waitinfo.errors import WaitinfoError
 from waitinfo.streaming.event import Event
 from waitinfo.text.files import join_surrogates
+
+LOG = logging.getLogger("waitinfo.client")
 
 VERSION = 1  # of the protocol
 FIRST_WAIT, LONGEST_WAIT = 0.1, 10.0  # seconds before connecting again
@@ -233,6 +236,9 @@ class AsyncRemoteStream:
                 failing_since, wait = None, FIRST_WAIT
             except Interrupted as interruption:
                 now = time.monotonic()
+                if failing_since is None and not self._heard:
+                    wanted = f"{self._address.shown}: {interruption}"
+                    LOG.warning("%s; trying for %g seconds", wanted, self._patience)
                 if self._heard > before or failing_since is None:
                     failing_since, wait = now, FIRST_WAIT
                 if now - failing_since > self._patience:

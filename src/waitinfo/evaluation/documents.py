@@ -54,7 +54,7 @@ class Documents:
 
     @classmethod
     def parse(cls, text: str, sentences: int) -> Documents:
-        """`all`: one document; a number: blocks of so many lines; else a file.
+        """`all`: one document; a number: blocks of that many lines; else a file.
 
         The file names the document of every sentence, one a line.
         """

@@ -84,7 +84,7 @@ def pyplot() -> Any:
 
 
 def to_the_right(axes: Any, points: float) -> Any:
-    """The coordinates of the data, moved by so many points of the page."""
+    """The coordinates of the data, moved by some points of the page."""
     from matplotlib.transforms import ScaledTranslation
 
     return axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)

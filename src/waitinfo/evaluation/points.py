@@ -25,7 +25,7 @@ FIELDS = ("set", "run", "seed", "name", "system", "k", "label", "ending", "beam"
 IN_SETTINGS = ("ending", "beam", "dtype")
 PACKED = (".gz", ".xz", ".zst")
 SIMILAR = 1.1  # ratio up to which sizes, and amounts of training, count as equal
-UNLIKE = "the models differ in size or training: so may their results, whatever the system"
+UNLIKE = "the models differ in size or training: these figures do not compare their systems alone"
 
 
 def is_point(value: Any) -> bool:

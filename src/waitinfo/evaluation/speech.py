@@ -25,10 +25,9 @@ from waitinfo.evaluation.latency import (
 from waitinfo.evaluation.output import one_space
 from waitinfo.evaluation.quality import RESAMPLES, quality
 from waitinfo.evaluation.realign import METHODS, realign
-from waitinfo.listening.agreement import fold
 from waitinfo.listening.audio import RATE, read_file
 from waitinfo.listening.listen import Listener, SpeechEvent
-from waitinfo.listening.recogniser import Recogniser
+from waitinfo.listening.recogniser import Recogniser, fold
 from waitinfo.listening.sources import Clock, Paced
 from waitinfo.streaming.translator import Translator
 from waitinfo.text.files import read_lines
@@ -69,7 +68,7 @@ def read_manifest(path: Path) -> list[Segment]:
                 "duration (in seconds) and source may follow"
             ) from None
         if not segment.audio.is_file():
-            raise WaitinfoError(f"{path}, line {number}: {segment.audio}: there is no such file")
+            raise WaitinfoError(f"{path}, line {number}: {segment.audio}: no such file")
         found.append(segment)
     if not found:
         raise WaitinfoError(f"{path}: has no segments")

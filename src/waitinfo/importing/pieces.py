@@ -64,7 +64,7 @@ class PieceFile:
         """The same file with these pieces after the special tokens, in this order.
 
         Text is split as before. Pieces of the file that are not named stand at the end; names that
-        the file does not have are never used. Those of `control` come last, and are no text.
+        the file does not have are never used. Those of `control` come last, and are not text.
         """
         own = {piece.text: piece for piece in self.pieces if piece.kind not in (UNKNOWN, CONTROL)}
         chosen = [SPECIAL_PIECES[number] for number in range(len(SPECIAL_PIECES))]

@@ -38,7 +38,7 @@ class Loudness:
             self._levels[self._next % len(self._levels)] = level
             self._next += 1
             noise = np.nanpercentile(self._levels, 10)
-            # Speech without a pause in it: its quietest tenth is no noise.
+            # Speech without a pause in it: its quietest tenth is not noise.
             noise = min(noise, -35.0)
             above = self.ABOVE / (2 if self._speaks else 1)
             self._speaks = level > max(noise + above, self.QUIET)

@@ -208,7 +208,7 @@ def subtitles(sentences: Iterable[Sentence], kind: str) -> str:
 
 
 class CaptionFile:
-    """A file of subtitles that grows; at any time it is complete but for the newest of them."""
+    """A file of subtitles that grows; at any time it is complete except for the newest one."""
 
     def __init__(self, path: Path) -> None:
         kind = path.suffix.lower().removeprefix(".")

@@ -172,7 +172,7 @@ def open_source(
     if isinstance(source, str | Path):
         path = Path(source)
         if not path.is_file():
-            raise WaitinfoError(f"{path}: there is no such audio file")
+            raise WaitinfoError(f"{path}: no such audio file")
         rest = iter(read_file(path))
         first = list(islice(rest, 1))  # what is not audio is refused before anything is loaded
         blocks: Iterable[Samples] = chain(first, rest)

@@ -47,7 +47,7 @@ def load_recogniser(
     elif colon:
         found = _of_kind(kind, rest, threads)
     elif os.sep in str(name) and (str(name).startswith((".", os.sep)) or str(name).count("/") > 1):
-        raise WaitinfoError(f"recogniser {name}: there is no such folder")
+        raise WaitinfoError(f"recogniser {name}: no such folder")
     else:
         found = _of_kind("onnx-asr", str(name), threads)
     if not isinstance(found, Transcriber):
@@ -64,7 +64,7 @@ def _from_folder(folder: Path, threads: int) -> Transcriber | Recogniser:
     if (folder / "model.bin").exists() and (folder / "config.json").exists():
         return _of_kind("faster-whisper", str(folder), threads)
     if any(path.name != SILERO for path in folder.rglob("*.onnx")):
-        from waitinfo.listening.onnx import from_folder
+        from waitinfo.listening.transcribers import from_folder
 
         return from_folder(folder, threads)
     raise WaitinfoError(
@@ -77,11 +77,11 @@ def _of_kind(kind: str, name: str, threads: int) -> Transcriber | Recogniser:
     if not name:
         raise WaitinfoError(f"recogniser {kind}:: the name is missing")
     if kind == "onnx-asr":
-        from waitinfo.listening.onnx import from_hub
+        from waitinfo.listening.transcribers import from_hub
 
         return from_hub(name, threads)
     if kind == "faster-whisper":
-        from waitinfo.listening.whisper import WhisperTranscriber
+        from waitinfo.listening.transcribers import WhisperTranscriber
 
         return WhisperTranscriber(name, threads)
     if kind == "vosk":

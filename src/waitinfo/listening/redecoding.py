@@ -15,9 +15,8 @@ from itertools import accumulate
 import numpy as np
 
 from waitinfo.listening.activity import FRAME, Activity, Loudness, loudness
-from waitinfo.listening.agreement import Agreement, fold
 from waitinfo.listening.audio import RATE, Samples
-from waitinfo.listening.recogniser import Anchor, Heard, Transcriber, Word
+from waitinfo.listening.recogniser import Agreement, Anchor, Heard, Transcriber, Word, fold
 
 EVERY = 0.8  # seconds of audio between two looks
 LONGEST = 20.0  # seconds of a stretch

@@ -55,7 +55,7 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[Samples | Lost]: ...
 
     def stop(self) -> None:
-        """Nothing more shall come; may be called from another thread or a signal handler."""
+        """End the source; may be called from another thread or a signal handler."""
 
 
 class Recording:

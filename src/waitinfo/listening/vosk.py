@@ -10,9 +10,8 @@ import numpy as np
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.listening.activity import FRAME, Loudness
-from waitinfo.listening.agreement import Agreement
 from waitinfo.listening.audio import RATE, Samples
-from waitinfo.listening.recogniser import Anchor, Heard, Word
+from waitinfo.listening.recogniser import Agreement, Anchor, Heard, Word
 from waitinfo.listening.redecoding import PAUSE, QUIET
 
 SIZE = 6 * FRAME  # samples between two looks

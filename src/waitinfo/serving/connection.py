@@ -443,4 +443,4 @@ class Connection(ABC):
 
     @abstractmethod
     async def announce(self, seconds: float) -> None:
-        """Say that the server stops in so many seconds."""
+        """Say in how many seconds the server stops."""

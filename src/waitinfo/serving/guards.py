@@ -121,7 +121,7 @@ class Caller:
 
 
 class Keys:
-    """The keys of a server; without any, everybody may connect."""
+    """The keys of a server; if it has none, everybody may connect."""
 
     def __init__(self, keys: Iterable[KeyLimits] = ()) -> None:
         self._clients = {

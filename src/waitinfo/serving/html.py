@@ -40,7 +40,7 @@ IMPLIED = ("html", "head", "body")  # the parser adds them where they are not wr
 UNIT = re.compile(f"{UNSPACED.pattern}|(?:(?!{UNSPACED.pattern})\\S)+")  # a word, or a character
 EMPTY = "ERR_DOCUMENT_EMPTY"
 
-Anchor = tuple[int, int]  # so many words of the source, and of the translation
+Anchor = tuple[int, int]  # numbers of words of the source and of the translation
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESERVE = 160  # file descriptors kept for accepting and refusing, for files and libraries
 ACCEPTED = 64  # connections that asyncio accepts before any of them can be refused
 PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
-COSTLY, REST = 0.004, 20.0  # seconds of parsing after which so many times as long nothing is read
+COSTLY, REST = 0.004, 20.0  # seconds of parsing, and the factor of the pause that follows
 LINGER = 1.0  # seconds in which a client can hear that it is refused
 TOO_MANY = b'{"error": "too many connections"}'
 REFUSAL = (

@@ -51,7 +51,7 @@ class Stoppable(Protocol):
     """An open connection."""
 
     async def announce(self, seconds: float) -> None:
-        """Tell the client that the server stops in so many seconds."""
+        """Tell the client in how many seconds the server stops."""
 
     def stop(self, reason: str = "closing") -> None:
         """End the stream now."""

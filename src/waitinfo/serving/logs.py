@@ -90,7 +90,7 @@ class OnePerSecond(logging.Filter):
 
 
 def of_clients(record: logging.LogRecord) -> bool:
-    """Let a record through; one that a client has caused is no error."""
+    """Let a record through; one that a client has caused is not an error."""
     if str(record.msg).startswith(CLIENTS):
         record.levelno, record.levelname = logging.INFO, "INFO"
         record.exc_info = None

@@ -175,8 +175,9 @@ def load_models(
 ) -> Models:
     """Load models, each under its own system or under another one.
 
-    With `compare`, they are also loaded under wait-k and full, with so many streams each. A model
-    of many languages is offered from each of some to each of others; without these, all of them.
+    With `compare`, they are also loaded under wait-k and full, with the same number of streams
+    each. A model of many languages is offered from each of some to each of others; without these,
+    all of them.
     """
     served: list[Served] = []
     names: set[str] = set()

@@ -251,7 +251,7 @@ class Error(Message):
 
 
 class Closing(Message):
-    """The server stops; the stream ends in so many seconds."""
+    """The server stops; the stream ends in `seconds`."""
 
     type: Literal["closing"] = "closing"
     seconds: float
@@ -277,18 +277,18 @@ _incoming: TypeAdapter[Any] = TypeAdapter(Incoming)
 
 
 def _refuse(name: str) -> Any:
-    raise Malformed(f"{name} is no JSON number")
+    raise Malformed(f"{name} is not a JSON number")
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse)  # made once: it costs more than a message
 
 
 def parse_json(text: str) -> Any:
-    """JSON without numbers that are none."""
+    """JSON without NaN and infinities."""
     try:
         return _decoder.decode(text)
     except (ValueError, RecursionError):
-        raise Malformed("the message is no valid JSON") from None
+        raise Malformed("the message is not valid JSON") from None
 
 
 def parse(text: str) -> Start | Text | Set | Flush | End | StatsRequest:
@@ -300,7 +300,7 @@ def parse(text: str) -> Start | Text | Set | Flush | End | StatsRequest:
 
 
 def explain(error: ValidationError) -> str:
-    """The first problem in one line; never repeats what the client sent, but for names."""
+    """The first problem in one line; never repeats what the client sent, except for names."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):

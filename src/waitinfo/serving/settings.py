@@ -24,7 +24,7 @@ class Settings:
     start: float = 20.0  # a connection that does not start a stream is closed
     head: float = 10.0  # the head of a request has to arrive
     body: float = 60.0  # and its body
-    silent: float = 1.0  # a stream without any text may be closed when others wait
+    silent: float = 1.0  # a stream without text may be closed when others wait
     idle: float = 900.0  # a stream without text is closed
     stall: float = 20.0  # a client that does not read is closed
     drain: float = 30.0  # a server that stops waits for its streams

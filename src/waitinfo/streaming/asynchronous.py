@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import ClassVar, NamedTuple
 
-from waitinfo.streaming.channel import Channel, Mark, Said
+from waitinfo.streaming.channel import Channel, Mark, Said, StreamOptions
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import Dials
 from waitinfo.streaming.replay import Replay
@@ -52,7 +52,8 @@ class AsyncTranslator:
         """Open a stream; the arguments are those of `Translator.stream`."""
         self.start()
         translator = self.translator
-        channel = translator._open_channel(k, raw, segment, history, replay, lag, languages)
+        options = StreamOptions(k, raw, segment, replay, lag, languages)
+        channel = translator._open_channel(options, history)
         return AsyncStream(translator._scheduler, channel, translator.dials, self._notifier)
 
     def _notifier(self) -> _Notifier:

@@ -17,6 +17,7 @@ from waitinfo.streaming.event import Event
 from waitinfo.streaming.lag import REMEMBERED, LagController
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.session import Session
+from waitinfo.text.languages import Languages
 
 Listener = Callable[[Sequence["Channel"]], None]
 
@@ -40,6 +41,17 @@ class Arrival(NamedTuple):
     when: float  # by `time.monotonic`
     text: Said
     at: float  # when it was spoken, in seconds by the speaker's clock
+
+
+class StreamOptions(NamedTuple):
+    """How a stream is to be opened: arguments of `Translator.stream`."""
+
+    k: float | None
+    raw: bool
+    segment: str | None
+    replay: Replay | None
+    lag: float | None
+    languages: Languages
 
 
 class Channel:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Arrival, Channel, Mark
+from waitinfo.streaming.channel import Arrival, Channel, Mark, StreamOptions
 from waitinfo.streaming.event import Observer, RoundStats
-from waitinfo.streaming.remote import BUSY, IDLE, OVER, Asked, Facts, Order, Report
+from waitinfo.streaming.remote import BUSY, IDLE, OVER, Facts, Order, Report
 from waitinfo.streaming.scheduler import QUEUE
 from waitinfo.streaming.translator import Translator
 
@@ -91,9 +91,8 @@ class Host(Observer):
         line.states = -1
         self._scheduler.set_dial(line.channel, k, controller)
 
-    def _open(self, number: int, opening: Asked) -> None:
-        k, raw, segment, replay, lag, languages = opening
-        channel = self._translator._open_channel(k, raw, segment, 0, replay, lag, languages)
+    def _open(self, number: int, opening: StreamOptions) -> None:
+        channel = self._translator._open_channel(StreamOptions(*opening), 0)
         line = _HostedLine(number, channel)
         with self._lock:
             self._lines[number] = self._by_channel[channel] = line

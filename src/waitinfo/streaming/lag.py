@@ -95,7 +95,7 @@ class LagMeter:
         return lag
 
     def begin(self, kept: int) -> None:
-        """Start in a window in which so many words were shown, and measured, before."""
+        """Start in a window in which some words were shown, and measured, before."""
         self._delays, self._measured = [0] * kept, kept
 
     @property

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.streaming.channel import Channel
+from waitinfo.streaming.channel import Channel, StreamOptions
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
-from waitinfo.streaming.replay import DialState, Replay, ReplayError
+from waitinfo.streaming.replay import DialState, ReplayError
 from waitinfo.streaming.scheduler import QUEUE, Scheduler
 from waitinfo.streaming.translator import Translator
-from waitinfo.text.languages import UNKNOWN, Languages
 from waitinfo.trained.saving import LoadedModel
 
 BUSY, IDLE, OVER = range(3)  # states of a stream
@@ -37,22 +36,11 @@ class EngineGone(WaitinfoError):
         super().__init__(message)
 
 
-class Asked(NamedTuple):
-    """How a stream was opened: arguments of `Translator.stream`."""
-
-    k: float | None
-    raw: bool
-    segment: str | None
-    replay: Replay | None
-    lag: float | None
-    languages: Languages
-
-
 class Order(NamedTuple):
     """What is new of a stream since the last message."""
 
     number: int
-    opening: Asked | None = None  # with the first one
+    opening: StreamOptions | None = None  # with the first one
     texts: Sequence[tuple[float, str | bool, float]] = ()  # arrivals; True flushes, False ends
     dial: tuple[float, float | None] | None = None  # k, or the lag to be held
     taken: int = 0  # events that the reader has taken
@@ -89,7 +77,7 @@ class _RemoteLine:
     """What has been exchanged about a stream."""
 
     number: int
-    opening: Asked | None = None
+    opening: StreamOptions | None = None
     counted: int = 0  # orders
     turned: int = 0  # with which of them the dial was turned
     dial: tuple[float, float | None] | None = None  # to be sent
@@ -115,7 +103,7 @@ class RemoteScheduler(Scheduler):
         self._channels: dict[int, Channel] = {}
         self._numbers = 0
 
-    def begin(self, channel: Channel, opening: Asked) -> None:
+    def begin(self, channel: Channel, opening: StreamOptions) -> None:
         """A stream has been opened."""
         self._numbers += 1
         self._lines[channel] = _RemoteLine(self._numbers, opening)
@@ -263,18 +251,9 @@ class RemoteTranslator(Translator):
     def alive(self) -> bool:
         return self._remote.alive
 
-    def _open_channel(
-        self,
-        k: float | None,
-        raw: bool,
-        segment: str | None,
-        history: int | None,
-        replay: Replay | None = None,
-        lag: float | None = None,
-        languages: Languages = UNKNOWN,
-    ) -> Channel:
+    def _open_channel(self, options: StreamOptions, history: int | None) -> Channel:
         if not self.alive:
             raise EngineGone
-        channel = super()._open_channel(k, raw, segment, history, replay, lag, languages)
-        self._remote.begin(channel, Asked(k, raw, segment, replay, lag, languages))
+        channel = super()._open_channel(options, history)
+        self._remote.begin(channel, options)
         return channel

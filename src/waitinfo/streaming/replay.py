@@ -77,7 +77,7 @@ class Replay:
             and all(1 <= r <= self.begun and t != EOS for t, r in self.path[: self.kept])
         )
         if not possible:
-            raise ReplayError("replay: no window can have begun with so many tokens")
+            raise ReplayError("replay: no window can have begun with these tokens")
         if self.memory and (len(self.memory) != memory or not all(map(isfinite, self.memory))):
             raise ReplayError(f"replay: the policy remembers {memory} numbers, not {self.memory}")
 

@@ -23,6 +23,7 @@ from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Event, Observer, RoundStats
 from waitinfo.streaming.lag import LagController
 from waitinfo.streaming.session import Session
+from waitinfo.systems.registry import plugin_error
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -352,6 +353,7 @@ class Scheduler:
     def _publish(self) -> list[Channel]:
         """Give the streams their events, and wake the threads that waited for them."""
         touched, failures = self._rounds.take_out()
+        failures = {c: plugin_error(error) or error for c, error in failures.items()}
         with self._lock:
             for channel, events in touched.items():
                 self._deliver(channel, events)

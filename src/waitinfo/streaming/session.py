@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from waitinfo.streaming.engine import TokenEvent
 
 PATIENCE = 8  # source tokens after which a sentence that the model has ended is over
-LEAST = 8  # a full window moves on by at least one part of so many
+LEAST = 8  # a full window moves on by at least an eighth of its tokens
 AHEAD = 64  # words, or tokens of words without spaces, that wait until they fit
 
 
@@ -165,7 +165,7 @@ class Session:
         return Input(tokens, self._complete) if tokens or self._complete else None
 
     def _open(self) -> list[int]:
-        """The first token of a sentence that is none of its text."""
+        """The first token of a sentence, which is not part of its text."""
         if self.opening is None or self._window.words or self._skipping:
             return []
         self._window.read("", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from waitinfo.errors import WaitinfoError, whole
 from waitinfo.importing.sources import find_source
-from waitinfo.streaming.channel import Channel, Mark, Said
+from waitinfo.streaming.channel import Channel, Mark, Said, StreamOptions
 from waitinfo.streaming.engine import new_engine
 from waitinfo.streaming.event import Event, Observer, shown_text
 from waitinfo.streaming.lag import Dials
@@ -32,6 +33,7 @@ ROUND_TOKENS = {"cpu": 256, "cuda": 8192}
 
 
 WARM_WORDS = 4  # times two, of each stream
+GIB = 2**30
 
 
 class Translator:
@@ -61,7 +63,10 @@ class Translator:
         device = loaded.model.device.type
         round_tokens = ROUND_TOKENS.get(device, ROUND_TOKENS["cpu"])
         sizes = whole("streams", streams, 1), whole("capacity", capacity, 2)
-        engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
+        try:
+            engine = new_engine(loaded.model, loaded.system, *sizes, ending, round_tokens, recorded)
+        except MemoryError:
+            raise WaitinfoError(f"--streams {streams}: more than there is memory for") from None
         self._set_up(loaded, Scheduler(engine, observer, clock=clock), lag, segment)
 
     def _set_up(
@@ -99,7 +104,7 @@ class Translator:
 
     @property
     def open_streams(self) -> int:
-        """How many are."""
+        """How many streams are open now."""
         return self._scheduler.open_streams
 
     @property
@@ -109,6 +114,13 @@ class Translator:
 
     def warm_up(self) -> None:
         """Take the memory of all streams, and do what is slow for the first time. None is open."""
+        needed = self.streams * self.bytes_per_stream
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.device.type == "cpu" and needed > there:
+            raise WaitinfoError(
+                f"--streams {self.streams}: take {needed / GIB:,.0f} GiB, and this machine has "
+                f"{there / GIB:,.0f}"
+            )
         self._scheduler.engine.backend.take_memory()
         for count in sorted({self.streams, self.streams // 2, 1} - {0}, reverse=True):
             streams = [self.stream(history=0) for _ in range(count)]
@@ -147,19 +159,13 @@ class Translator:
         `whole` (all text is one sentence). `trace` and `text` remember the last `history` events
         and words; None keeps all of them. `replay` continues an interrupted stream.
         """
-        channel = self._open_channel(k, raw, segment, history, replay, lag, languages)
+        channel = self._open_channel(
+            StreamOptions(k, raw, segment, replay, lag, languages), history
+        )
         return Stream(self._scheduler, channel, self.dials)
 
-    def _open_channel(
-        self,
-        k: float | None,
-        raw: bool,
-        segment: str | None,
-        history: int | None,
-        replay: Replay | None = None,
-        lag: float | None = None,
-        languages: Languages = UNKNOWN,
-    ) -> Channel:
+    def _open_channel(self, options: StreamOptions, history: int | None) -> Channel:
+        k, raw, segment, replay, lag, languages = options
         loaded = self.loaded.between(languages.source, languages.target)
         if k is not None and lag is not None:
             raise WaitinfoError("give a stream k or lag, not both")

@@ -33,7 +33,7 @@ class WordPart(NamedTuple):
     text: str  # '' where only a later token completes a character
     tokens: list[int]
     starts_word: bool = True
-    done: int = 0  # so many of the tokens were taken already
+    done: int = 0  # number of tokens that were taken already
 
 
 class Reader:
@@ -227,6 +227,6 @@ class WordBuilder:
 
     def _separated(self, text: str) -> bool:
         """Whether a space comes before a new word."""
-        # Between two sentences there is no token that says so.
+        # No token says so between two sentences.
         between = self._first and is_unspaced(self._last + text[0])
         return bool(self._last) and not between

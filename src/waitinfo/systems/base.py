@@ -49,7 +49,7 @@ Side = Literal["source", "target"]
 
 @dataclass(frozen=True)
 class LossContext:
-    """Inputs of a loss besides batch and model."""
+    """Inputs of a loss in addition to batch and model."""
 
     update: int
     draw: random.Random

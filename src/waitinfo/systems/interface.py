@@ -27,7 +27,7 @@ CACHED_ROWS = 32  # whose logits are worked on at a time
 NONE = -1  # `Step.before` where nothing was predicted
 COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
 
-# What a policy may ask for, besides counts, infos and the best token.
+# What a policy may ask for, in addition to counts, infos and the best token.
 OF_STATE = ("source", "target", "source_words", "target_words")
 OF_STEP = ("logits", "states", "attention", "before")
 ASKS = (*OF_STATE, *OF_STEP)
@@ -298,7 +298,7 @@ class Step(_Asked):
 
     @property
     def states(self) -> Tensor:
-        """[B, d] states of the decoder, of which the logits are made."""
+        """[B, d] states of the decoder, from which logits are computed."""
         return self._get("states")
 
     @property

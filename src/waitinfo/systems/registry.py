@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waitinfo.systems.base import System
 
 GROUP = "waitinfo.systems"  # of entry points
+PLUGIN = "waitinfo_plugin_"  # begins the names of modules made from files
 
 
 class Registry(Mapping[str, "type[System]"]):
@@ -137,7 +138,7 @@ def load_plugins(files: Iterable[Path | str]) -> list[str]:
 def _load_plugin(file: Path) -> list[str]:
     if not file.is_file():
         raise WaitinfoError(f"plugin {file}: no such file; give a Python file")
-    module = ModuleType(f"waitinfo_plugin_{file.stem}")
+    module = ModuleType(f"{PLUGIN}{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
@@ -170,6 +171,20 @@ def _place(system: type[System]) -> tuple[str, str]:
     return system.__module__, system.__qualname__
 
 
-def _one(error: Exception) -> str:
+def plugin_error(error: BaseException) -> WaitinfoError | None:
+    """An error that a plugin's code raised, with its place; None if other code raised it."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).startswith(PLUGIN):
+            found = trace
+        trace = trace.tb_next
+    if found is None or isinstance(error, WaitinfoError):
+        return None
+    code = found.tb_frame.f_code
+    place = f"plugin {code.co_filename}, line {found.tb_lineno}, in {code.co_name}"
+    return WaitinfoError(f"{place}: {_one(error)}")
+
+
+def _one(error: BaseException) -> str:
     """An error of somebody else's code in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

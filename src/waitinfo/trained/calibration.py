@@ -68,7 +68,7 @@ class Calibration:
         """Raise an error unless a lag is within what was calibrated."""
         if not self.lags[0] <= lag <= self.lags[-1]:
             raise WaitinfoError(
-                f"lag = {lag:g}: this model is calibrated for lags from {self.lags[0]:.2f} to "
+                f"--lag {lag:g}: this model is calibrated for lags from {self.lags[0]:.2f} to "
                 f"{self.lags[-1]:.2f} words"
             )
 

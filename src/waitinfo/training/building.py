@@ -62,16 +62,16 @@ def starting_model(run: RunConfig, corpus: Corpus) -> Path | None:
             f"training.start_from {folder}: a model of many languages; distill its translations "
             "for one pair, and start from a model of that pair"
         )
-    new = asdict(run.model_config(corpus))
-    if (name := obstacle(old, new)) is not None:
-        raise WaitinfoError(
-            f"training.start_from {folder}: its model.{name} is {old[name]}, not {new[name]}"
-        )
     ours = corpus.vocabulary
     if (vocabulary.source.model, vocabulary.target.model) != (ours.source.model, ours.target.model):
         raise WaitinfoError(
             f"training.start_from {folder}: its vocabulary is not the corpus's; prepare the corpus "
             f"with --vocab-from {folder}"
+        )
+    new = asdict(run.model_config(corpus))
+    if (name := obstacle(old, new)) is not None:
+        raise WaitinfoError(
+            f"training.start_from {folder}: its model.{name} is {old[name]}, not {new[name]}"
         )
     for side in SIDES:
         its, known = getattr(languages, side), getattr(corpus.languages, side)

@@ -53,6 +53,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise WaitinfoError(
+            f"training.device {name}: unknown; use auto, cpu, cuda or cuda:N"
+        ) from None
+    try:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", local_rank)
         torch.empty(0, device=device)

@@ -87,6 +87,9 @@ def settings_like(run: Path, system: str | None = None) -> dict[str, Any]:
             training["updates"] = max(json.loads(line)["update"] for line in lines)
             training["cooldown"] = training["cooldown"] or TIMED_COOLDOWN
             training["max_minutes"] = 0
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise WaitinfoError(f"--like {run}: is no folder of a run (no {missing})") from None
     except (OSError, ValueError, KeyError) as error:
         raise WaitinfoError(f"--like {run}: is no folder of a run ({error})") from None
     same = system in (None, resolved["system"]["name"])
@@ -130,6 +133,8 @@ def full_settings(
     if resume and recorded is None:
         raise WaitinfoError(f"{out}: no run to resume")
     if not resume and out.exists() and any(path.name != LOCK for path in out.iterdir()):
+        if recorded is None:
+            raise WaitinfoError(f"{out}: already in use, and not by a run; give a new folder")
         raise WaitinfoError(f"{out}: already in use; add --resume to continue the run in it")
     return merge(recorded["given"] if recorded else {}, values), recorded
 

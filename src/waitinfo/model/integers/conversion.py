@@ -95,7 +95,6 @@ class Parts:
     encoder_norm: Callable[[Array], Array]
     decoder_norm: Callable[[Array], Array]
     memory: JointMemory | None  # of plain cross-attention
-    output_bias: Array | None
     write_head: tuple[Array, Array] | None
     parameters: int
 
@@ -126,10 +125,13 @@ class _Conversion:
 
     def run(self) -> Parts:
         config = self.config
-        source = self._embedding("source_embedding", config.source_vocabulary)
-        target = source
-        if not config.joint:
-            target = self._embedding("target_embedding", config.target_vocabulary)
+        bias = self._output_bias()
+        if config.joint:
+            source = self._embedding("source_embedding", config.source_vocabulary, bias)
+            target = source
+        else:
+            source = self._embedding("source_embedding", config.source_vocabulary)
+            target = self._embedding("target_embedding", config.target_vocabulary, bias)
         memory = self._joint_memory() if config.cross_attention == PLAIN else None
         encoder = [self._layer(f"encoder_layers.{i}") for i in range(config.encoder_layers)]
         decoder = [
@@ -141,8 +143,7 @@ class _Conversion:
             self._info("source_info", config.source_info, source),
             self._info("target_info", config.target_info, target),
             encoder, decoder, self._last_norm("encoder_norm"), self._last_norm("decoder_norm"),
-            memory, self._output_bias(),
-            self._write_head(), self.parameters,
+            memory, self._write_head(), self.parameters,
         )  # fmt: skip
         if left := sorted(filter(_is_weight, self.weights)):
             raise KeyError(left[0])
@@ -214,10 +215,10 @@ class _Conversion:
         bias = self._pop(f"{name}.bias", (outputs,))
         return IntegerLinear(weight, scale, bias, positive, prepared)
 
-    def _embedding(self, name: str, vocabulary: int) -> IntegerEmbedding:
+    def _embedding(self, name: str, vocabulary: int, bias: Array | None = None) -> IntegerEmbedding:
         prepared = self._prepared(f"{name}.weight")
         matrix = self._matrix(f"{name}.weight", vocabulary, self.config.width)
-        return IntegerEmbedding(*matrix, prepared)
+        return IntegerEmbedding(*matrix, prepared, bias)
 
     def _matrix(self, name: str, outputs: int, inputs: int) -> tuple[Array, Array]:
         weight, scale = self._pop(name, (outputs, inputs)), self._pop(name + SCALE, (outputs,))

@@ -99,8 +99,15 @@ class IntegerLinear(IntegerMatrix):
 class IntegerEmbedding:
     """Rows of integers [V, d] with a scale each; also the output matrix of the decoder."""
 
-    def __init__(self, weight: Array, scale: Array, prepared: Preparation | None = None) -> None:
-        self.scores = IntegerLinear(weight, scale, None, prepared=prepared)
+    def __init__(
+        self,
+        weight: Array,
+        scale: Array,
+        prepared: Preparation | None = None,
+        bias: Array | None = None,
+    ) -> None:
+        """bias: of the output matrix."""
+        self.scores = IntegerLinear(weight, scale, bias, prepared=prepared)
         self.weight, self.scale = weight.copy(), scale.astype(np.float32)[:, None]
 
     def __call__(self, tokens: Array) -> Array:

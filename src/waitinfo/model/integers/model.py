@@ -227,8 +227,8 @@ class IntegerModel(Architecture):
 
     def logits(self, states: Array) -> Array:
         """[..., d] -> [..., V]."""
-        scores = self.parts.target.scores(states)
-        return scores if self.parts.output_bias is None else scores + self.parts.output_bias
+        scores: Array = self.parts.target.scores(states)
+        return scores
 
     def write_logits(self, states: Array) -> Array | None:
         """Log-odds of WRITE in float64, if the model has a head for it: [..., d] -> [...]."""

@@ -149,6 +149,51 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
     }
 }
 
+/* Attention of whole sources, token i at at[i] of row[i], to all `lengths[i]` tokens of its row. */
+static void NAME(whole_attention)(const Model *m, const Layer *layer, const float *x, int rows,
+                                  const int32_t *row, const int32_t *at, const int32_t *lengths,
+                                  const Cache *cache, float *mixed, Scratch *s) {
+    int d = m->width, heads = m->heads, w = d / heads;
+    int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
+    NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
+    float unit = layer->round_values / 12582912.0f / 2048.0f;
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < heads; h++) {
+            const float *parts = s->wide + (size_t)r * 3 * d + h * w;
+            float key_unit = NAME(round_row)(parts + d, w, key);
+            NAME(round_to)(parts + 2 * d, w, layer->round_values, value);
+            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
+        }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < heads; h++) {
+            size_t head = (size_t)row[r] * heads + h;
+            size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
+            NAME(attend)(s->wide + (size_t)r * 3 * d + h * w, cache, head, next, lengths[r], w, 0, 0,
+                         unit, s, mixed + (size_t)r * d + h * w);
+        }
+}
+
+/* In the place of a decoder's self-attention: `ExactRecurrentUnit` of integers/exact.py. */
+static void NAME(recurrent_unit)(const Model *m, const Layer *layer, const float *x, int rows,
+                                 const int32_t *row, const int32_t *at, const Cache *cache,
+                                 float *result, Scratch *s) {
+    int d = m->width;
+    NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
+    for (int r = 0; r < rows; r++, result += d) {
+        const float *parts = s->wide + (size_t)r * 2 * d;
+        float *states = cache->units + (size_t)row[r] * 2 * d;
+        const float *before = states + at[r] % 2 * d;
+        float *after = states + (at[r] + 1) % 2 * d;
+        for (int i = 0; i < d; i++) {
+            float forget = NAME(sigmoid)(parts[i]), fresh = (1.0f - forget) * parts[d + i];
+            float kept = at[r] ? forget * before[i] : 0;
+            float state = kept + fresh;
+            after[i] = state;
+            result[i] = state < 0 ? 0 : state;
+        }
+    }
+}
+
 static void NAME(cross_attention)(const Model *m, const Layer *layer, const float *x, int rows,
                                   const int32_t *row, const int32_t *visible, const float *bias,
                                   int bias_stride, const Cache *memory, float round_values,

@@ -50,6 +50,11 @@ static inline double NAME(logarithm)(double x) {
     return (double)n * 6.93147180559945286227e-01 + 2 * p;
 }
 
+static inline float NAME(sigmoid)(float x) {
+    double e = NAME(exponential)(-__builtin_fabs((double)x));
+    return (float)((x < 0 ? e : 1) / (1 + e));
+}
+
 static inline double NAME(hyperbolic_tangent)(double x) {
     double e = NAME(exponential)(-2 * __builtin_fabs(x));
     return __builtin_copysign((1 - e) / (1 + e), x);

@@ -110,6 +110,16 @@ int waitinfo_encode(int kind, const Model *m, int rows, float *x, const int32_t 
     return 1;
 }
 
+/* The same for whole sources: token i is at at[i] of row[i], which has lengths[i] tokens. */
+int waitinfo_encode_whole(int kind, const Model *m, int rows, float *x, const int32_t *row,
+                          const int32_t *at, const int32_t *lengths, const Cache *cache,
+                          const Cache *memories, int keys) {
+    Scratch s;
+    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    kinds[kind]->encode_whole(m, rows, x, row, at, lengths, cache, memories, &s);
+    return 1;
+}
+
 /* Store what another encoder has made: keys and values x [rows][layers][2][width]. */
 int waitinfo_remember(int kind, const Model *m, int rows, const float *x, const int32_t *row,
                       const int32_t *at, const Cache *memories) {
@@ -134,6 +144,16 @@ int waitinfo_decode(int kind, const Model *m, int rows, float *x, const int32_t 
                     int bias_stride, const Cache *caches, const Cache *memories, int keys) {
     return decode_rows(kind, m, rows, x, row, at, visible, info, bias, bias_stride, caches,
                        memories, keys, 0);
+}
+
+/* Tokens x [rows][width] of whole targets, those of a row in order; weights of cross-attention in
+ * `shares` [rows][layers][heads][width] if that is not NULL. */
+int waitinfo_decode_again(int kind, const Model *m, int rows, float *x, const int32_t *row,
+                          const int32_t *at, const int32_t *visible, const Cache *caches,
+                          const Cache *memories, int keys, int16_t *shares, int64_t shares_width) {
+    Shares of = {shares, shares_width};
+    return decode_rows(kind, m, rows, x, row, at, visible, 0, 0, 0, caches, memories, keys,
+                       shares ? &of : 0);
 }
 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,

@@ -15,8 +15,9 @@
 #include "embedding.h"
 
 static const Kind NAME(kind) = {
-    RUNS,       NAME(take_whole), NAME(apply), NAME(linear), NAME(encode),
-    NAME(remember), NAME(decode),     NAME(best),  NAME(embed),  NAME(consistency),
+    RUNS,           NAME(take_whole),   NAME(apply),    NAME(linear),
+    NAME(encode),   NAME(encode_whole), NAME(remember), NAME(decode),
+    NAME(best),     NAME(embed),        NAME(consistency),
 };
 
 #undef NAME

@@ -55,7 +55,9 @@ static const float *NAME(input)(const Model *m, const Norm *norm, const float *x
 
 static void NAME(feed_forward)(const Model *m, const Layer *layer, float *x, int rows, Scratch *s) {
     const float *in = NAME(input)(m, &layer->norm_feed_forward, x, rows, s);
-    NAME(linear)(&layer->inner, in, rows, s->wide, 1, s);
+    NAME(linear)(&layer->inner, in, rows, s->wide, !m->swish, s);
+    if (m->swish)
+        for (size_t i = 0; i < (size_t)rows * layer->inner.outputs; i++) s->wide[i] *= NAME(sigmoid)(s->wide[i]);
     NAME(output)(m, &layer->outer, &layer->norm_feed_forward, x, s->wide, rows, s);
 }
 
@@ -74,6 +76,22 @@ static void NAME(encode)(const Model *m, int rows, float *x, const int32_t *row,
     NAME(remember)(m, rows, s->wide, row, at, memories);
 }
 
+/* Whole sources, each token with all of its row; `cache` has room for one layer. */
+static void NAME(encode_whole)(const Model *m, int rows, float *x, const int32_t *row,
+                               const int32_t *at, const int32_t *lengths, const Cache *cache,
+                               const Cache *memories, Scratch *s) {
+    for (int l = 0; l < m->encoder_layers; l++) {
+        const Layer *layer = m->encoder + l;
+        const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
+        NAME(whole_attention)(m, layer, in, rows, row, at, lengths, cache, s->mixed, s);
+        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        NAME(feed_forward)(m, layer, x, rows, s);
+    }
+    if (m->before) NAME(normalise)(&m->encoder_norm, x, 0, rows, m->width, x);
+    NAME(linear)(&m->memory, x, rows, s->wide, 0, s);
+    NAME(remember)(m, rows, s->wide, row, at, memories);
+}
+
 static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row, const int32_t *at,
                          const int32_t *visible, const float *info, const float *bias,
                          int bias_stride, const Cache *caches, const Cache *memories,
@@ -81,8 +99,13 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
     for (int l = 0; l < m->decoder_layers; l++) {
         const Layer *layer = m->decoder + l;
         const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
-        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
-        NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        if (m->recurrent) {
+            NAME(recurrent_unit)(m, layer, in, rows, row, at, caches + l, s->result, s);
+            NAME(normalise)(m->before ? 0 : &layer->norm_attention, x, s->result, rows, m->width, x);
+        } else {
+            NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+            NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
+        }
         in = NAME(input)(m, &layer->norm_cross, x, rows, s);
         NAME(cross_attention)(m, layer, in, rows, row, visible, bias, bias_stride, memories + l,
                               m->round_memory[l], s->mixed, shares, l, s);

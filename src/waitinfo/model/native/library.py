@@ -66,7 +66,8 @@ class Layer(Structure):
 class Model(Structure):
     _fields_ = (
         ("width", c_int32), ("heads", c_int32), ("encoder_layers", c_int32),
-        ("decoder_layers", c_int32), ("before", c_int32), ("encoder", POINTER(Layer)),
+        ("decoder_layers", c_int32), ("before", c_int32), ("recurrent", c_int32),
+        ("swish", c_int32), ("encoder", POINTER(Layer)),
         ("decoder", POINTER(Layer)), ("encoder_norm", Norm), ("decoder_norm", Norm),
         ("memory", Linear), ("round_memory", c_void_p),
     )  # fmt: skip

@@ -50,6 +50,7 @@ class NativeModel:
         self.embedding = _native(parts.target.scores)
         self.model = Model(
             config.width, config.heads, len(encoder), len(decoder), int(before),
+            int(config.decoder == "ssru"), int(config.activation == "swish"),
             (Layer * len(encoder))(*encoder), (Layer * len(decoder))(*decoder),
             self._norm(parts.encoder_norm) if before else Norm(),
             self._norm(parts.decoder_norm) if before else Norm(),
@@ -67,9 +68,10 @@ class NativeModel:
     def _layer(self, layer: IntegerLayer) -> Layer:
         cross: Any = layer.cross
         attention: Any = layer.attention
+        recurrent = not hasattr(attention, "out")
         return Layer(
             _native(attention.project).linear,
-            _native(attention.out).linear,
+            Linear() if recurrent else _native(attention.out).linear,
             _native(cross.queries).linear if cross else Linear(),
             _native(cross.out).linear if cross else Linear(),
             _native(layer.feed_forward.inner).linear,
@@ -77,18 +79,25 @@ class NativeModel:
             self._norm(layer.around_attention.norm),
             self._norm(layer.around_cross.norm) if layer.around_cross else Norm(),
             self._norm(layer.around_feed_forward.norm),
-            attention.round_values,
+            0 if recurrent else attention.round_values,
         )
 
     @staticmethod
     def fits(config: ModelConfig) -> bool:
         """Whether the kernels can compute a model of this shape."""
-        return config.usual and config.width // config.heads <= MOST_WIDTH
+        return config.width // config.heads <= MOST_WIDTH
 
     def new_caches(self, layers: int, rows: int, capacity: int) -> NativeCaches:
         """Empty caches."""
         heads = self.model.heads
         return NativeCaches(layers, rows, heads, self.model.width // heads, capacity)
+
+    def new_target_caches(self, rows: int, capacity: int) -> NativeCaches | NativeStates:
+        """Empty caches of what was written."""
+        layers = self.model.decoder_layers
+        if self.model.recurrent:
+            return NativeStates(layers, rows, self.model.width)
+        return self.new_caches(layers, rows, capacity)
 
     def remember(self, x: NDArray[np.float32], rows: Int32s, at: Int32s, to: NativeCaches) -> None:
         """Store keys and values of the source [N, layers, 2, d] that are computed already."""
@@ -122,6 +131,60 @@ class NativeModel:
 
         run(divide(len(x), rows), compute)
 
+    def encode_whole(
+        self,
+        x: NDArray[np.float32],
+        rows: Int32s,
+        at: Int32s,
+        lengths: Int32s,
+        cache: NativeCaches,
+        memories: NativeCaches,
+    ) -> None:
+        """Encode whole sources: tokens x [N, d] at the positions `at` of `rows`, without info.
+
+        lengths [N]: of each token's source. The cache has room for one layer.
+        """
+        keys = int(lengths.max())
+
+        def compute(part: slice) -> None:
+            numbers = (x, rows, at, lengths)
+            self.code.call(
+                "waitinfo_encode_whole", ctypes.byref(self.model), len(x[part]),
+                *(address(array[part]) for array in numbers), cache.layers, memories.layers, keys,
+            )  # fmt: skip
+
+        run(divide(len(x), rows), compute)
+
+    def decode_again(
+        self,
+        x: NDArray[np.float32],
+        rows: Int32s,
+        at: Int32s,
+        visible: Int32s,
+        caches: NativeCaches | NativeStates,
+        memories: NativeCaches,
+        weigh: bool,
+    ) -> NDArray[np.int16] | None:
+        """Decode several positions of each row, x [N, d], which become the states; without info.
+
+        The tokens of a row are in order. Returns the weights of cross-attention in multiples of
+        1/2048 if asked for, [N, layers, H, S].
+        """
+        keys, seen = int(max(at.max() + 1, visible.max())), int(visible.max())
+        shape = len(x), self.model.decoder_layers, self.model.heads, seen
+        shares = np.empty(shape, np.int16) if weigh else None
+
+        def compute(part: slice) -> None:
+            numbers = (x, rows, at, visible)
+            self.code.call(
+                "waitinfo_decode_again", ctypes.byref(self.model), len(x[part]),
+                *(address(array[part]) for array in numbers), caches.layers, memories.layers, keys,
+                address(None if shares is None else shares[part]), ctypes.c_int64(seen),
+            )  # fmt: skip
+
+        run(divide(len(x), rows), compute)
+        return shares
+
     def decode(
         self,
         x: NDArray[np.float32],
@@ -130,7 +193,7 @@ class NativeModel:
         visible: Int32s,
         info: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,
-        caches: NativeCaches,
+        caches: NativeCaches | NativeStates,
         memories: NativeCaches,
     ) -> None:
         """One step for decoder inputs x [R, d], which become the states.
@@ -190,3 +253,26 @@ class NativeCaches:
         """Write to all memory: the system gives it only then."""
         for array in (self.keys, self.units, self.values):
             array.fill(0)
+
+
+class NativeStates:
+    """States of recurrent units of several layers: see `ArrayStateCache`."""
+
+    def __init__(self, layers: int, rows: int, width: int) -> None:
+        self.states = np.zeros((layers, rows, 2, width), np.float32)
+        nothing = ctypes.c_void_p(None)
+        self.layers = (Cache * layers)(
+            *(Cache(nothing, nothing, layer.ctypes.data, 0, 0) for layer in self.states)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.nbytes
+
+    def erase(self, row: int) -> None:
+        """Forget a row: a stored NaN would spread."""
+        self.states[:, row] = 0
+
+    def take(self, rows: int) -> None:
+        """Write to all memory: the system gives it only then."""
+        self.states.fill(0)

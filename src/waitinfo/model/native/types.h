@@ -93,6 +93,7 @@ typedef struct {
 
 typedef struct {
     int32_t width, heads, encoder_layers, decoder_layers, before;
+    int32_t recurrent, swish; /* the decoder's units, and the activation; else attention and relu */
     const Layer *encoder, *decoder;
     Norm encoder_norm, decoder_norm;
     Linear memory;
@@ -115,7 +116,8 @@ typedef struct {
  * Keys by blocks: [heads][capacity/16][width/8][16 keys][8], with a unit for each key. Key 4 i + j of a
  * block is the (4 j + i)-th, so that sums of four neighbours are in order when they are added up.
  * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
- */
+ *
+ * Of recurrent units, `units` are their states after the last two positions, [rows][2][width]. */
 typedef struct {
     int16_t *keys, *values;
     float *units;
@@ -208,6 +210,8 @@ typedef struct {
     void (*linear)(const Linear *, const float *, int, float *, int, Scratch *);
     void (*encode)(const Model *, int, float *, const int32_t *, const int32_t *, const float *,
                    const Cache *, const Cache *, Scratch *);
+    void (*encode_whole)(const Model *, int, float *, const int32_t *, const int32_t *, const int32_t *,
+                         const Cache *, const Cache *, Scratch *);
     void (*remember)(const Model *, int, const float *, const int32_t *, const int32_t *,
                      const Cache *);
     void (*decode)(const Model *, int, float *, const int32_t *, const int32_t *, const int32_t *,

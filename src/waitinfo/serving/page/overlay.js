@@ -9,7 +9,7 @@ const count = Math.min(6, Math.max(1, Number(query.get("lines")) || 2));
 const box = document.getElementById("captions");
 const aloud = document.getElementById("aloud");
 const pen = document.createElement("canvas").getContext("2d");
-let words = [];               // of the lines shown, to break them anew when the window changes
+let words = [];               // of the lines shown, to break them again when the window changes
 let lines = new Lines(fits);
 let hint = "";
 

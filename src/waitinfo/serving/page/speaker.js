@@ -218,7 +218,7 @@ $("invite").addEventListener("submit", (event) => {
   }
 });
 
-// The secret of a room, kept by this browser: the room is ours again after the page was loaded anew.
+// The secret of a room, kept by this browser: the room is ours again after the page was reloaded.
 function mine(name) {
   const found = recall(`room-${name}`) ?? secret();
   keep(`room-${name}`, found);

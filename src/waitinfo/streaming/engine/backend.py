@@ -185,7 +185,7 @@ class HostBackend(Backend):
             self._encode_group(rows[some], counts[some])
 
     def _encode_group(self, rows: Chosen, counts: Numbers) -> None:
-        """Encode so many tokens of each row in one pass."""
+        """Encode the next tokens of each row in one pass."""
         starts = self.slots.encoded[rows]
         ends = starts + counts
         self.slots.fail(self._encode(rows.tolist(), starts.tolist(), ends.tolist()))

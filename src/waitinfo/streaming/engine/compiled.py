@@ -21,10 +21,14 @@ from waitinfo.streaming.engine.plain import PlainBackend
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots
 from waitinfo.systems.base import System, by_head
 from waitinfo.systems.interface import PolicyState, Step
+from waitinfo.text.special import BOS
 
 
 class NativeBackend(PlainBackend):
-    """A `PlainBackend` whose passes are calls of compiled code, which need no padding."""
+    """A `PlainBackend` whose passes are calls of compiled code, which need no padding.
+
+    Of a system that rereads, each pass takes all new positions of all rows.
+    """
 
     def __init__(self, network: Network, system: System, slots: Slots, rules: Rules) -> None:
         super().__init__(network, system, slots, rules)
@@ -51,16 +55,22 @@ class NativeBackend(PlainBackend):
         )  # fmt: skip
 
     def _new_caches(self, source: int, target: int) -> None:
-        model, count = self.model, self.slots.count
+        model, count = self.model, self.rows
         native = self.native = model.native
-        layers = model.config.encoder_layers if self.causal else 0
+        # Whole sources need keys and values of one layer at a time.
+        layers = model.config.encoder_layers if self.causal else int(sees_whole(model))
         self.source_caches = native.new_caches(layers, count, source)
         self.memory = native.new_caches(model.config.decoder_layers, count, source)
-        self.target_caches = native.new_caches(model.config.decoder_layers, count, target)
+        self.target_caches = native.new_target_caches(count, target)
 
     # Source
 
     def _encode(self, group: list[int], starts: list[int], ends: list[int]) -> list[int]:
+        if self.reading is None and sees_whole(self.model):
+            sources = self.slots.sources
+            return self._encode_sentences(
+                group, [sources[slot, :end] for slot, end in zip(group, ends, strict=True)]
+            )
         if self.reading is None:
             return super()._encode(group, starts, ends)
         tokens: list[int] = []
@@ -76,13 +86,26 @@ class NativeBackend(PlainBackend):
             return []
         return sorted({slot for slot, good in zip(rows, finite, strict=True) if not good})
 
-    def _embed_tokens(self, tokens: list[int], at: list[int]) -> tuple[Numbers, Numbers | None]:
+    def _embed_tokens(
+        self, tokens: Sequence[int] | Numbers, at: Sequence[int] | Numbers
+    ) -> tuple[Numbers, Numbers | None]:
         """[N, d] and [N]."""
         with self.model.computing():
             source = self._embed_source(np.array([tokens]), np.array([at]))
         x: Any = source.x
         info: Any = source.info
         return x[0], None if info is None else info[0]
+
+    def _encode_sentences(self, group: list[int], sentences: Sequence[Numbers]) -> list[int]:
+        lengths = np.array(list(map(len, sentences)), np.int32)
+        at = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        x, _ = self._embed_tokens(np.concatenate(sentences), at)
+        rows = np.repeat(np.array(group, np.int32), lengths)
+        self.native.encode_whole(
+            x, rows, at, lengths.repeat(lengths), self.source_caches, self.memory
+        )
+        bad = ~np.isfinite(x).all(-1)
+        return np.unique(rows[bad]).tolist() if bad.any() else []
 
     def _remember(
         self, group: list[int], ends: list[int], rows: ArrayRows, at: Numbers, encoded: Encoded
@@ -101,6 +124,8 @@ class NativeBackend(PlainBackend):
     def _compute(
         self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
     ) -> Candidates:
+        if self.computes_again:
+            return self._compute_again(rows, state, forced, before)
         count = len(rows)
         self.writing(rows, None if self.sees_all else self._visible_now(state))
         arrays = self.writing.arrays
@@ -117,7 +142,52 @@ class NativeBackend(PlainBackend):
         step = self._step(tokens, state, before) if self._decides_after else None
         return Candidates(tokens, infos, finite, step)
 
+    def _compute_again(
+        self, rows: Chosen, state: PolicyState, forced: Numbers | None, before: Numbers | None
+    ) -> Candidates:
+        asks = self.system.asks
+        states, shares = self._decode_again(rows, rows, state)
+        best, value, scored = self.native.best(states, "logits" in asks)
+        tokens: Any = best if forced is None else np.where(forced > 0, forced, best)
+        every = {"logits": scored, "states": states, "attention": shares, "before": before}
+        asked: Any = {name: every[name] for name in every if name in asks}
+        step = Step(tokens, [], self.model.write_logits(states), asked)
+        return Candidates(tokens.tolist(), [0.0] * len(rows), np.isfinite(value).tolist(), step)
+
+    def _decode_again(
+        self, slots: Chosen, rows: Chosen, state: PolicyState
+    ) -> tuple[Numbers, Numbers | None]:
+        """The states [R, d] of the last position of some slots, in these rows of the caches.
+
+        Also the weights of cross-attention [R, L, H, S], if the system asks for them.
+        """
+        read: Any = state.read
+        written: Any = state.written
+        seen = read
+        if self.rereads:
+            self._reread(slots, rows, read)
+            seen = self._ends[rows]
+        starts = np.where(self._seen[rows] == read, written, 0)
+        self._seen[rows] = read
+        counts = written - starts + 1
+        index, last = np.arange(len(rows)).repeat(counts), counts.cumsum() - 1
+        at = np.arange(len(index)) - (last - written)[index]
+        tokens = np.where(at > 0, self.slots.targets[slots[index], at - 1], BOS)
+        x: Any = self._embed(tokens[None].astype(np.int64), at[None]).x[0]
+        seen = self._visible(seen, written, state.k, 1)[0][:, 0]
+        shares = self.native.decode_again(
+            x, rows[index].astype(np.int32), at.astype(np.int32), seen[index].astype(np.int32),
+            self.target_caches, self.memory, "attention" in self.system.asks,
+        )  # fmt: skip
+        weights = None if shares is None else shares[last] / np.float32(2048)
+        return x[last], weights
+
     def _predict(self, rows: Chosen, state: PolicyState) -> Numbers:
+        if self.computes_again:
+            others = rows + self.slots.count if self.rereads else rows
+            states, _ = self._decode_again(rows, others, state)
+            found: Numbers = self.native.best(states, False)[0]
+            return found
         self.writing(rows, self._visible_now(state))
         return self.writing.arrays["token"][: len(rows)].copy()
 
@@ -149,6 +219,8 @@ class NativeBackend(PlainBackend):
         return Step(chosen, [], self.model.write_logits(arrays["x"][:count]), asked)
 
     def _keep(self, slots: Sequence[int], numbers: Sequence[int], found: Candidates) -> None:
+        if self.computes_again:
+            return  # it embeds what was written at every step
         arrays = self.writing.arrays
         for slot, number in zip(slots, numbers, strict=True):
             self.next_x[slot] = arrays["embedded_x"][number]
@@ -183,8 +255,16 @@ class NativeBackend(PlainBackend):
 def compiled(model: Network, system: System) -> bool:
     """Whether there is compiled code for a model that a system can use.
 
-    Heads that see different prefixes, and targets that are computed again, are left to NumPy.
+    Heads that see different prefixes, and targets with info that are computed again, are left to
+    NumPy.
     """
-    again = system.computes_again(model.config)
+    again = system.computes_again(model.config) and not sees_whole(model)
     native = getattr(model, "native", None)
     return native is not None and not (by_head(model, system) or again)
+
+
+def sees_whole(model: Any) -> bool:
+    """Whether its encoder needs whole sources, and neither side has info."""
+    return (
+        model.config.encoder != "causal" and model.source_info is None and model.target_info is None
+    )

@@ -153,7 +153,7 @@ class Engine:
         self.state.wake(slot)
 
     def force(self, slot: int, path: Path) -> None:
-        """Write these tokens first, each once so many source tokens are read."""
+        """Write these tokens first, each after the given number of source tokens."""
         check_tokens([token for token, _ in path], self.model.config.target_vocabulary)
         self.state.forced.put(slot, path)
 
@@ -170,7 +170,7 @@ class Engine:
         return self.backend.remembered(slot).tolist()
 
     def set_patience(self, slot: int, refusals: int) -> None:
-        """Let the model end this source before it is complete, after so many refusals in a row.
+        """Let the model end this source before it is complete, after `patience` refusals in a row.
 
         0, as in every new source, leaves that to `ending`.
         """

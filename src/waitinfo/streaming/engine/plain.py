@@ -134,13 +134,18 @@ class PlainBackend(HostBackend):
             some, order = np.sort(order[:size]), order[size:]
             counts = read[some].tolist()
             prefixes = [self._sentence(s, n) for s, n in zip(slots[some], counts, strict=True)]
-            tokens, at = self._block(prefixes, [0] * len(some))
-            ends = np.array([len(prefix) for prefix in prefixes])
-            encoded = self._encode_whole(tokens, ends)
-            group = rows[some].tolist()
-            self._remember(group, ends.tolist(), self.model.rows(group), at, encoded)
-            self._prefix[rows[some]], self._ends[rows[some]] = read[some], ends
+            self._encode_sentences(rows[some].tolist(), prefixes)
+            self._prefix[rows[some]] = read[some]
+            self._ends[rows[some]] = list(map(len, prefixes))
             self._seen[rows[some]] = 0
+
+    def _encode_sentences(self, group: list[int], sentences: Sequence[Numbers]) -> list[int]:
+        """Encode whole sources into these rows; those whose encoding is not finite, if known."""
+        tokens, at = self._block(sentences, [0] * len(group))
+        ends = np.array(list(map(len, sentences)))
+        encoded = self._encode_whole(tokens, ends)
+        self._remember(group, ends.tolist(), self.model.rows(group), at, encoded)
+        return []
 
     def _sentence(self, slot: int, read: int) -> Numbers:
         """What a slot has read, as a sentence of its own."""

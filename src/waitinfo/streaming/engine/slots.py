@@ -317,7 +317,7 @@ class Slots:
 
 
 def _first(tokens: Numbers, rows: Chosen, counts: Numbers) -> Numbers:
-    """[R, T] so many first tokens [R] of some rows, padded."""
+    """[R, T] the first tokens of some rows, of each a given number [R], padded."""
     width = max(1, int(counts.max()))
     return np.where(np.arange(width) < counts[:, None], tokens[rows, :width], PAD).astype(np.int64)
 

@@ -181,7 +181,7 @@ class RecordedBackend(Backend):
 
     @torch.inference_mode()
     def _launch(self, rows: Chosen, counts: Numbers, write: bool = True) -> list[TokenEvents]:
-        """Encode so many tokens of some rows; then, if asked for, READ and WRITE."""
+        """Encode the next tokens of some rows; then, if asked for, READ and WRITE."""
         slots, tables = self.slots, self._tables
         length, before, read, written = slots.counts[:, rows]
         fed, encoded = slots.fed[rows], before + counts
@@ -224,7 +224,7 @@ class RecordedBackend(Backend):
         return STEPS if ending else min(2, max(1, ahead))
 
     def _piece(self, rows: Chosen, counts: Numbers) -> _Piece:
-        """The next source tokens of some rows, so many of each."""
+        """The next source tokens of some rows, of each a given number."""
         slots = rows.repeat(counts)
         if not len(slots):
             return _Piece(slots, slots, slots, 0)
@@ -266,7 +266,7 @@ class RecordedBackend(Backend):
         self.steps.write(tables.to_write(width), tables.from_write(width), bounds)
 
     def _make_room(self, rows: Chosen, encoded: Numbers, written: Numbers, ahead: int) -> Bounds:
-        """Give rows room for so many source and target positions, and bound a launch by them."""
+        """Give rows room for more source and target positions, and bound a launch by them."""
         moved = self.source.reserve(rows, encoded)
         moved |= self.target.reserve(rows, np.minimum(written, self._longest_target))
         if moved:

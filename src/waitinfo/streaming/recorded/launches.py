@@ -26,7 +26,7 @@ def smallest(choices: Sequence[int], least: int) -> int:
 
 
 def buffers(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Room for so many numbers on the host and on the device."""
+    """Room for some numbers on the host and on the device."""
     host = torch.zeros(size, dtype=torch.float64, pin_memory=device.type == "cuda")
     return host, torch.zeros(size, dtype=torch.float64, device=device)
 

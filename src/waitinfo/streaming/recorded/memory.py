@@ -49,7 +49,7 @@ class BlockTable:
         return len(self._free)
 
     def assign(self, slots: np.ndarray, more: np.ndarray) -> None:
-        """Let each of some different slots own so many more blocks, of those that are free."""
+        """Give each of some different slots more of the free blocks."""
         total = int(more.sum())
         rows = slots.repeat(more)
         nth = np.arange(total) - (more.cumsum() - more).repeat(more)
@@ -82,7 +82,7 @@ class BlockTable:
 
 
 class PagedSide:
-    """The caches of one side, source or target, all of which share one block table."""
+    """The caches of one side, source or target; they share one block table."""
 
     def __init__(
         self, table: BlockTable, caches: list[PagedCache], memories: list[PagedCache]
@@ -98,7 +98,7 @@ class PagedSide:
         return sum(cache.nbytes for cache in self.all)
 
     def reserve(self, slots: np.ndarray, positions: np.ndarray) -> bool:
-        """Give slots room for so many positions; whether memory was moved for that."""
+        """Give slots room for more positions; returns whether memory was moved."""
         more = -(-positions // BLOCK) - self.table.owned[slots]
         if more.max() <= 0:
             return False

@@ -311,7 +311,7 @@ class Steps:
         carried: list[Tensor],
         bounds: Bounds,
     ) -> Decoded:
-        """Decode one input [R, 1] of every row, each of which has read so much [R].
+        """Decode one input [R, 1] of every row; `read` [R] is what each has read.
 
         Rows may be positions of one slot: a layer stores the keys of all rows before any looks.
         """
