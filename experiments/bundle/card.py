@@ -58,7 +58,8 @@ class Facts:
 
     def dials(self, *set_names: str) -> list[float]:
         """Dial values with points, in order."""
-        return sorted({p["k"] for p in self.points if p["set"] in set_names})
+        own = (p for p in self.points if p["name"] == self.name)
+        return sorted({p["k"] for p in own if p["set"] in set_names})
 
 
 def figures(point: Point | None, columns: Iterable[str]) -> list[str]:
