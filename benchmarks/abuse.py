@@ -188,17 +188,65 @@ async def churn(port: int, _: int) -> None:
     await asyncio.sleep(0.02)
 
 
-@attack("pings whose answers nobody reads")
+async def flood(port: int, frames: bytes, path: str = "stream", start: bytes = b"") -> None:
+    """Small frames as fast as they are taken; all answers are read."""
+    reader, writer = await raw(port, path)
+    await reader.readuntil(b"\r\n\r\n")
+    reading = asyncio.ensure_future(reader.read())
+    try:
+        writer.write(start)
+        while True:
+            writer.write(frames * (20_000 // len(frames)))
+            await asyncio.wait_for(writer.drain(), 60.0)
+    finally:
+        reading.cancel()
+        writer.transport.abort()
+
+
+def frame(text: bytes) -> bytes:
+    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+
+START = frame(b'{"type": "start"}')
+
+
+@attack("pings")
 async def pings(port: int, _: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    await flood(port, b"\x89\x80\0\0\0\0")
+
+
+@attack("small messages: statistics")
+async def statistics_(port: int, _: int) -> None:
+    await flood(port, frame(b'{"type": "stats"}'), start=START)
+
+
+@attack("small messages: ends of sentences")
+async def flushes(port: int, _: int) -> None:
+    await flood(port, frame(b'{"type": "flush"}'), start=START)
+
+
+@attack("watchers who talk")
+async def talk(port: int, _: int) -> None:
+    await flood(port, frame(b"x"), path="watch?room=a")
+
+
+async def raw(port: int, path: str, limit: int = 1 << 16) -> Any:
+    """A WebSocket without a library."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
     key = base64.b64encode(os.urandom(16)).decode()
     head = (
-        f"GET /v1/stream HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {ATTACKER}\r\n"
+        f"GET /v1/{path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {ATTACKER}\r\n"
         "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         f"Sec-WebSocket-Key: {key}\r\n\r\n"
     )
+    writer.write(head.encode())
+    return reader, writer
+
+
+@attack("pings whose answers nobody reads")
+async def unread(port: int, _: int) -> None:
+    _, writer = await raw(port, "stream", limit=1)
     try:
-        writer.write(head.encode())
         await asyncio.sleep(0.2)
         while True:
             writer.write((b"\x89\xfd\0\0\0\0" + b"x" * 125) * 100)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from waitinfo import Translator
 from waitinfo.model import SIZES, ModelConfig, Transformer
+from waitinfo.model.integers.measuring import with_integers
 from waitinfo.streaming.engine import Engine
 from waitinfo.streaming.event import Observer
 from waitinfo.streaming.recorded import RecordedBackend
@@ -24,6 +25,8 @@ from waitinfo.trained.folder import find_model
 from waitinfo.trained.saving import LoadedModel, load_model
 
 END = 1 / 6  # share of end-of-sentence in random text: K = 5 leaves about so many words
+END_BIAS = 3.1  # about one in six random logits is above the largest of all others
+OPUS = "opus-mt"
 LAG = 5  # tokens, of the policy without a model
 TINY = {"width": 16, "ffn": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 1}
 
@@ -32,7 +35,14 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
     """A translator for so many streams."""
     folder = find_model(options.model)
     if options.size is None and not options.host_only:
+<<<<<<< HEAD
         loaded = load_model(folder, options.device, options.dtype, options.system)
+=======
+        loaded = load_model(folder, options.device, options.dtype, system=options.system)
+        return Translator(loaded, streams, observer=observer, segment="punctuation")
+    if options.size == OPUS:
+        loaded = published_model(Vocabulary.load(folder), options.system or "wait-k")
+>>>>>>> main
         return Translator(loaded, streams, observer=observer, segment="punctuation")
     sizes = TINY if options.host_only else SIZES[options.size]
     loaded = random_model(Vocabulary.load(folder), sizes)
@@ -69,6 +79,22 @@ def random_model(vocabulary: Vocabulary, sizes: dict[str, int]) -> LoadedModel:
     count = len(vocabulary.source), len(vocabulary.target)
     model = RandomText(ModelConfig(*count, **sizes, info="attention", joint=vocabulary.joint))
     return LoadedModel(model.eval(), build_system("wait-info"), vocabulary, Path("random"))
+
+
+def published_model(vocabulary: Vocabulary, system: str) -> LoadedModel:
+    """The shape of most OPUS-MT models, of random 8-bit integers: every prefix is encoded again.
+
+    The bias lets it end about as late as a trained model does.
+    """
+    torch.manual_seed(0)
+    count = len(vocabulary.source), len(vocabulary.target)
+    shape = {"encoder": "bidirectional", "activation": "swish", "info": "none"}
+    config = ModelConfig(
+        *count, **SIZES["base"], **shape, norm="post", output_bias=True, joint=vocabulary.joint
+    )
+    model = Transformer(config).eval()
+    model.output_bias.data[EOS] = END_BIAS
+    return LoadedModel(with_integers(model), build_system(system), vocabulary, Path("random"))
 
 
 class NoModel:

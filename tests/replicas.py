@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
@@ -111,7 +111,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Listener:
     """Follows the room as a phone does: by position, through whatever happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str | None = None) -> None:
+        self.headers = {"Authorization": f"Bearer {key}"} if key else None
         self.text, self.position, self.connections = "", "", 0
         self.stream: str | None = None
         self.last = (-1, 0)
@@ -121,7 +122,9 @@ class Listener:
             with suppress(*LOST):
                 url = f"ws://127.0.0.1:{port}/v1/watch?room=hall&after={self.position}"
                 async with few:
-                    link = await connect(url, open_timeout=60, ping_interval=None)
+                    link = await connect(
+                        url, open_timeout=60, ping_interval=None, additional_headers=self.headers
+                    )
                 self.connections += 1
                 async with link:
                     async for data in link:
@@ -139,49 +142,59 @@ class Listener:
                 self.text += word["text"]
 
 
+Faults = Callable[[int], Awaitable[None]]
+
+
 async def play(watchers: int, words: int, pace: float, keeps: bool) -> dict[str, Any]:
     redis = RedisServer(keeps)
     replicas = [Replica(redis.url) for _ in range(2)]
+    speaking = replicas[0]
+
+    async def faults(number: int) -> None:
+        nonlocal speaking
+        if number == 0:  # the speaker's connection is the newest one
+            speaking = next(each for each in replicas if each.port == balancer.last)
+        if number == words // 3:
+            speaking.kill()
+        if number == 2 * words // 3:
+            redis.kill()
+            await asyncio.sleep(AWAY)
+            redis.start()
+
     try:
         for replica in replicas:
             replica.wait()
         balancer = Balancer([replica.port for replica in replicas])
         async with balancer as port:
-            return await _play(redis, replicas, balancer, port, watchers, words, pace)
+            return await follow(port, watchers, SPEECH, words, pace, faults)
     finally:
         for replica in replicas:
             replica.kill()
         redis.close()
 
 
-async def _play(
-    redis: RedisServer, replicas: Sequence[Replica], balancer: Balancer, port: int,
-    watchers: int, words: int, pace: float,
+async def follow(
+    port: int, watchers: int, text: str, words: int, pace: float, faults: Faults,
+    key: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
+    """Speak words of a text in a room that others watch; `faults` is called after each."""
     few = asyncio.Semaphore(50)
-    listeners = [Listener() for _ in range(watchers)]
+    listeners = [Listener(key) for _ in range(watchers)]
     tasks = [asyncio.ensure_future(each.run(port, few)) for each in listeners]
     while any(not each.connections for each in listeners):
         await asyncio.sleep(0.1)
     async with (
-        AsyncClient(f"http://127.0.0.1:{port}", patience=300) as client,
+        AsyncClient(f"http://127.0.0.1:{port}", key=key, patience=300) as client,
         client.stream(k=3, room="hall") as stream,
     ):
-        for number, word in enumerate(islice(cycle(SPEECH.split()), words)):
+        for number, word in enumerate(islice(cycle(text.split()), words)):
             await stream.push(f"{word} ", wait=False)
             await asyncio.sleep(pace)
-            if number == 0:  # the speaker's connection is the newest one
-                speaking = next(each for each in replicas if each.port == balancer.last)
-            if number == words // 3:
-                speaking.kill()
-            if number == 2 * words // 3:
-                redis.kill()
-                await asyncio.sleep(AWAY)
-                redis.start()
+            await faults(number)
         await stream.finish()
-        text, connections = stream.text, stream.connections
+        said, connections = stream.text, stream.connections
     end = time.monotonic() + 60
-    while any(each.text.strip() != text.strip() for each in listeners):
+    while any(each.text.strip() != said.strip() for each in listeners):
         if time.monotonic() > end:
             break
         await asyncio.sleep(0.1)
@@ -189,8 +202,8 @@ async def _play(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return {
-        "words": len(text.split()), "speaker_connections": connections, "watchers": watchers,
-        "complete": sum(each.text.strip() == text.strip() for each in listeners),
+        "words": len(said.split()), "speaker_connections": connections, "watchers": watchers,
+        "complete": sum(each.text.strip() == said.strip() for each in listeners),
         "connections": sum(each.connections for each in listeners),
     }  # fmt: skip
 

@@ -76,7 +76,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     metrics = Metrics()
     models = load_models([], metrics, streams=4, device="cpu", compare=2)
-    hub = Hub(models, metrics=metrics, hearing=Hearing(metrics, "whisper-base", 4))
+    hub = Hub(models, metrics=metrics, hearing=Hearing(metrics, "tests.listening:tones", 4))
     with running(hub) as server, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         wide = {"viewport": {"width": 1180, "height": 800}}

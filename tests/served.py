@@ -66,3 +66,5 @@ class Served:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(600) == 0, self.lines
         assert not any("Traceback" in line for line in self.lines), self.lines
+        ended = [line for line in self.lines if " died" in line and '"status": 0' in line]
+        assert not ended, ended

@@ -1,4 +1,4 @@
-"""On Ray Serve: two replicas, one of which is killed under load, and nobody loses a word.
+"""On Ray Serve: two replicas that are killed under load, and nobody loses a word.
 
     python -m pytest -m cluster
 
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import tests.serving  # noqa: F401 (skips where the extra is missing)
+from tests.redis_server import RedisServer
+from tests.replicas import follow
 from tests.streams import record, some_text, toy_model, wait_for
 from waitinfo import AsyncClient, Translator, WaitinfoError
 from waitinfo.serving.cluster import Scale, _replicas, build, start
@@ -25,6 +27,7 @@ from waitinfo.serving.settings import Settings
 from waitinfo.trained.saving import load_model, save_model
 
 CLIENTS, STREAMS = 8, 5  # of a replica, so that none has all clients
+WATCHERS = 1_000
 KEY = "a-secret-key"
 TEXTS = [some_text(random.Random(seed), 40) for seed in range(CLIENTS)]
 
@@ -53,7 +56,13 @@ def test_every_stream_can_be_connected_to() -> None:
 
 
 def test_bad_arguments() -> None:
-    for wrong in ({"modle": "a"}, {"streams": "many"}, {"replicas": "x"}, {"keys": "missing.toml"}):
+    for wrong in (
+        {"modle": "a"},
+        {"streams": "many"},
+        {"watchers": "all"},
+        {"replicas": "x"},
+        {"keys": "missing.toml"},
+    ):
         with pytest.raises(WaitinfoError):
             build(wrong)
 
@@ -67,13 +76,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
+def redis() -> Iterator[RedisServer]:
+    found = RedisServer()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, redis: RedisServer) -> Iterator[str]:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
     listening.close()
     plan = Plan((folder,), STREAMS, device="cpu", dtype="float32", keys=(KeyLimits(KEY),),
-                settings=Settings(retry=0.1))  # fmt: skip
+                settings=Settings(retry=0.1, rooms=redis.url))  # fmt: skip
     ray.init(num_cpus=2, include_dashboard=False, logging_level="warning")
     try:
         start(plan, Scale(2, 2), "127.0.0.1", port, log_level="warning")
@@ -127,6 +143,24 @@ def test_a_killed_replica_changes_nothing(url: str, folder: Path) -> None:
     interrupted = sum(connections > 1 for _, connections in found)
     assert CLIENTS - STREAMS <= interrupted <= STREAMS
     wait_for(lambda: len(set(replicas()) - {before[0]}) == 2)  # another one takes its place
+
+
+@pytest.mark.cluster
+def test_a_room_of_two_replicas(url: str) -> None:
+    """Both are killed, one after the other, and so the speaker's, too. All have its text."""
+    import ray
+
+    wait_for(lambda: len(replicas()) == 2)
+    before = replicas()
+
+    async def faults(number: int) -> None:
+        if number in (20, 60):
+            ray.kill(ray.get_actor(before.pop(), namespace="serve"))
+
+    port = int(url.rpartition(":")[2])
+    found = asyncio.run(follow(port, WATCHERS, " ".join(TEXTS), 90, 1 / 3, faults, KEY))
+    assert found["complete"] == WATCHERS and found["words"] > 30
+    assert found["speaker_connections"] > 1 and found["connections"] >= 2 * WATCHERS
 
 
 @pytest.mark.cluster

@@ -53,13 +53,12 @@ def fenced(page: Path, language: str) -> Iterator[tuple[int, str]]:
 def prelude(folder: Path) -> dict[str, Any]:
     """What examples may use without saying so.
 
-    The folder has `run`, a model, and `test.de` and `test.en`, a test set; `microphone()` gives
-    words one after the other.
+    The folder has `run`, a model, and `test.de` and `test.en`, a test set.
     """
     (folder / "run").symlink_to(find_model(None))
     (folder / "test.de").write_text("".join(f"{line}\n" for line in SENTENCES), "utf-8")
     (folder / "test.en").write_text("".join(f"{line}\n" for line in SENTENCES.values()), "utf-8")
-    return {"__name__": "__main__", "microphone": lambda: " ".join(SENTENCES).split()}
+    return {"__name__": "__main__"}
 
 
 @pytest.mark.usefixtures("own_registry")

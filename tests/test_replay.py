@@ -9,6 +9,7 @@ import pytest
 import waitinfo
 from tests.streams import record, some_text, toy_model
 from waitinfo import Event, Translator, WaitinfoError
+from waitinfo.streaming.event import shown_text
 from waitinfo.streaming.replay import Replay
 from waitinfo.systems import SYSTEMS
 from waitinfo.text.special import BOS, EOS, PAD, UNK
@@ -53,6 +54,29 @@ def test_continues_word_for_word(system: str) -> None:
         for word in words[cut + 1 :]:
             events += again.push(word)
         assert record(events + again.finish()) == record(kept + after)
+
+
+@pytest.mark.parametrize("segment", ["auto", "none:8"])
+def test_a_session_gives_its_own_replay(segment: str) -> None:
+    """Cut after any events, whole sentences or windows: no event is missing or comes again."""
+    server = translator("wait-info")
+    text = TEXT if segment == "auto" else TEXT.replace(".", "")
+    whole = server.stream(2, raw=True, segment=segment, history=None)
+    expected = shown_text(whole.push(text) + whole.finish())
+    for cut in range(1, len(text), 23):
+        stream = server.stream(2, raw=True, segment=segment)
+        progress, before = stream.session.progress, stream.push(text[:cut])
+        progress.source.add(text[:cut])
+        for event in before:
+            progress.take(event)
+        replay = stream.replay()
+        stream.close()
+        again = server.stream(2, raw=True, segment=segment, replay=replay)
+        follows = again.session.progress
+        events = again.push(text[replay.position :]) + again.finish()
+        new = [event for event in events if follows.take(event)]
+        joined = "".join(event.text for event in [*before, *new])
+        assert joined.split() == expected.split(), (cut, replay)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])

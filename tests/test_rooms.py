@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -369,16 +370,72 @@ def test_who_comes_back_gets_exactly_what_was_missed() -> None:
             said.append((f"life.{hall.stream}", str(number)))
         for reader in readers:
             if reader not in present:
-                hall.join(Watcher(hall, reader), reader.position)
+                hall.join(watcher := Watcher(hall, reader), reader.position)
+                await take_the_rest(watcher, reader)
             assert reader.words == said
 
     asyncio.run(run())
 
 
+async def take_the_rest(watcher: Watcher, reader: Reader) -> None:
+    """What could not be sent at once."""
+    watcher.end()
+    async for caption in watcher.captions():
+        reader(caption)
+
+
+class Sleeper:
+    """A watcher that takes nothing until it is read."""
+
+    def __init__(self, hall: Room, position: str) -> None:
+        self.watcher = Watcher(hall, lambda _: False)
+        hall.join(self.watcher, position)
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(caption.text) for caption in self.watcher._waiting)
+
+    async def read(self) -> list[str]:
+        self.watcher.end()
+        messages = [json.loads(caption.text) async for caption in self.watcher.captions()]
+        return [each["word"] for message in messages for each in message["words"]]
+
+
+def test_what_was_missed_waits_in_the_room_and_not_for_each_watcher() -> None:
+    """Many who ask for all that was said, each from another word on, and never read."""
+    hall, count = Room("a", "life"), room_module.KEPT_WORDS
+    hall.begin()
+    hall.say([word(number) for number in range(count)])
+    sleepers = {n: Sleeper(hall, f"-{n}") for n in range(1, count + 1)}
+    sleepers |= {count + n: Sleeper(hall, f"life.{count - n}") for n in range(1, count)}
+    most = len(json.dumps(word(count))) * 2 * room_module.LOT
+    assert max(sleeper.waiting for sleeper in sleepers.values()) < most
+    assert len(hall._made) <= room_module.MADE
+    hall.say([word(count)])
+
+    async def check() -> None:
+        for n in (1, 7, 99, 100, 101, 250, count, count + 1, count + 350):
+            expected = [str(k) for k in range(count - (n - 1) % count - 1, count + 1)]
+            assert await sleepers[n].read() == expected
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("position", ["-" + "9" * 5_000, "{}." + "9" * 5_000, "-0", "-²", ".", ""])
+def test_places_that_are_none_leave_no_room_behind(server: Running, position: str) -> None:
+    with server.connect("/v1/watch?room=none") as watcher:
+        life = receive(watcher)["position"].partition(".")[0]
+    path = f"/v1/watch?room=none&after={quote(position.format(life))}"
+    with server.connect(path) as watcher:
+        assert receive(watcher)["words"] == []
+    wait_for(lambda: "none" not in server.hub.rooms._rooms)
+
+
 def test_what_the_room_has_forgotten_begins_again() -> None:
     hall, late = Room("a", "life"), Reader()
     hall.say([word(number) for number in range(2 * room_module.KEPT_WORDS)])
-    hall.join(Watcher(hall, late), "life.5")
+    hall.join(watcher := Watcher(hall, late), "life.5")
+    asyncio.run(take_the_rest(watcher, late))
     assert late.messages[0]["again"] and len(late.words) == room_module.KEPT_WORDS
     for position, count in (
         ("-7", 7),
@@ -387,7 +444,8 @@ def test_what_the_room_has_forgotten_begins_again() -> None:
         ("-99999", room_module.KEPT_WORDS),
     ):
         reader = Reader()
-        hall.join(Watcher(hall, reader), position)
+        hall.join(watcher := Watcher(hall, reader), position)
+        asyncio.run(take_the_rest(watcher, reader))
         assert len(reader.words) == count
 
 

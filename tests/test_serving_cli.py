@@ -60,15 +60,18 @@ def test_a_server_and_its_command(tmp_path: Path) -> None:
         ("--host 0.0.0.0", "give --keys FILE, or --open"), ("--log-level loud", "choose one of"),
         ("--keys missing.toml", "cannot be read"), ("--idle 0", "seconds, 1 or more"),
         ("--drain -1", "seconds, 0 or more"),
-        ("--watchers -1", "0 or more"), ("--address-streams -1", "0 or more"),
+        ("--watchers -1", "0 or more"), ("--from de --port 0", "a model of many languages"),
+        ("--address-streams -1", "0 or more"),
         ("--origins example.org", "https://example.org"),
         ("--origins https://example.org/", "https://example.org,"),
         ("--secret nowhere", "cannot be read"),
+        ("--rooms redis://a --keys KEYS", "the same --secret FILE"),
         ("--host 203.0.113.1 --open", "cannot be used"), ("--compare -1", "must be 0 or more"),
     ],
 )  # fmt: skip
-def test_bad_options(arguments: str, told: str) -> None:
-    status, _, err = typed("serve", *arguments.split())
+def test_bad_options(arguments: str, told: str, tmp_path: Path) -> None:
+    (keys := tmp_path / "keys.toml").write_text('[stage]\nkey = "long-and-random"\n')
+    status, _, err = typed("serve", *arguments.replace("KEYS", str(keys)).split())
     assert status == 2 and told in err.replace("\n", " ")
 
 

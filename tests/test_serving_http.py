@@ -29,7 +29,7 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import Refusal
+from waitinfo.serving.guards import ALL, BURST, REST, Lane, Pace, Refusal
 from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
 from waitinfo.serving.settings import Settings
 
@@ -327,6 +327,22 @@ def test_no_message_holds_the_event_loop(server: Running, message: str) -> None:
         while receive(socket)["type"] not in ("stats", "ended"):
             pass
     assert watchdog.longest < 0.05, watchdog.step
+
+
+def test_connections_that_want_too_much_share_a_part_of_the_time() -> None:
+    """Whatever their number, and whoever keeps to its share never waits."""
+    lane = Lane()
+    lane.open = 60
+    paces, due = [Pace(lane) for _ in range(lane.open)], [0.0] * lane.open
+    polite, taken, now, cost = Pace(lane), 0.0, 0.0, 0.001
+    while now < 100:
+        ready = [n for n, at in enumerate(due) if at <= now]
+        for n in ready:
+            taken += cost
+            due[n] = now + paces[n].spend(cost, now)
+        assert polite.spend(0.01 * ALL / lane.open, now) == 0
+        now += 0.01
+    assert taken < 100 * (ALL + 1 / REST) + lane.open * (BURST + cost)
 
 
 def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

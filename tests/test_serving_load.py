@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import selectors
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +14,17 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from tests.serving import toy_hub
-from waitinfo.serving import server
+from waitinfo.serving import server, wire
+from waitinfo.serving.guards import Lane, Pace
 from waitinfo.serving.server import PacedSelector, Server, paced_loop
-from waitinfo.serving.wire import PIECES, Deadline, Gathering, Stalled, WebSocketProtocol
+from waitinfo.serving.wire import (
+    PIECES,
+    Deadline,
+    Gathering,
+    Stalled,
+    WebSocketProtocol,
+    Wire,
+)
 
 
 class Recorder:
@@ -223,8 +233,11 @@ def masked(opcode: int, data: bytes, final: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 125])
-def test_a_flood_of_pings_is_not_answered_in_memory(size: int) -> None:
+def test_a_flood_of_pings_is_not_answered_in_memory(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client sends pings as long as the server reads, and reads no pong."""
+    monkeypatch.setattr(Pace, "spend", lambda *_: 0.0)  # nor is it slowed
 
     async def check() -> None:
         transport = Recorder()
@@ -242,6 +255,61 @@ def test_a_flood_of_pings_is_not_answered_in_memory(size: int) -> None:
         assert not transport.paused
         protocol.connection_lost(None)
         await turn()
+
+    asyncio.run(check())
+
+
+def test_a_flood_of_frames_is_read_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a client that reads all answers."""
+    worked = [0.0]
+    monkeypatch.setattr(wire.time, "thread_time", lambda: worked[0])
+
+    async def check() -> None:
+        transport = Recorder()
+        protocol = connected(transport)
+        await turn()
+        handle, costs = protocol.handle_events, iter([1e-5] * 8 + [3e-3] * 9)
+
+        def events() -> None:
+            worked[0] += next(costs)
+            handle()
+
+        monkeypatch.setattr(protocol, "handle_events", events)
+        sizes, sent = [], io.BytesIO(masked(10, b"") * 20_000)
+        while not transport.paused:
+            sizes.append(transport.max_size)
+            protocol.data_received(sent.read(transport.max_size))
+            sizes[-1] = transport.max_size
+            await turn()
+        assert sizes[0] <= 512 and sizes[-1] < max(sizes) and len(sizes) <= 12
+        protocol.connection_lost(None)
+        await turn()
+
+    asyncio.run(check())
+
+
+def test_messages_that_wait_leave_the_others_a_turn() -> None:
+    async def check() -> None:
+        turns = [0]
+
+        class Full:
+            """A client whose messages are there already."""
+
+            scope = SimpleNamespace(get=lambda *_: {})
+
+            async def receive(self) -> dict[str, Any]:
+                return {"type": "websocket.receive", "text": "{}"}
+
+        async def others() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        waiting = asyncio.ensure_future(others())
+        found = Wire(Full(), 1.0, 100, Lane())  # type: ignore[arg-type]
+        taken = [turns[0] for _ in range(100) if await found.receive()]
+        assert max(taken.count(turn) for turn in taken) < 10
+        waiting.cancel()
 
     asyncio.run(check())
 

@@ -143,6 +143,11 @@ def test_a_bad_message_gets_an_error_and_the_stream_lives_on(server: Running, me
         ({"resume": {"position": 0, "path": [[9, 1]] * 3000}}, "2,048 tokens"),
         ({"resume": {"position": 0, "vocabulary": "x"}}, "another vocabulary"),
         ({"resume": {"position": -1}}, "greater than or equal to 0"),
+        ({"resume": {"position": 10**4_000}}, "less than or equal to"),
+        ({"version": 10**4_000}, "less than or equal to"),
+        ({"model": "\ud83d"}, "model"),
+        ({"system": "\udc00"}, "system"),
+        ({"segmenter": "\ud83d"}, "segmenter"),
     ],
 )
 def test_a_bad_start_may_be_corrected(server: Running, fields: dict[str, Any], told: str) -> None:
@@ -151,6 +156,16 @@ def test_a_bad_start_may_be_corrected(server: Running, fields: dict[str, Any], t
         error = receive(socket)
         assert error["type"] == "error" and told in error["message"]
         assert start(socket, k=2)["k"] == 2
+
+
+def test_halves_of_characters_are_not_sent_back(server: Running) -> None:
+    with server.connect("/v1/realtime/translations") as socket:
+        receive(socket)
+        send(socket, "session.update", event_id="\ud83d", session={"audio": {}})
+        error = receive(socket)["error"]
+        assert error["code"] == "malformed" and error["event_id"] is None
+        send(socket, "session.none", event_id="mine")
+        assert receive(socket)["error"]["event_id"] == "mine"
 
 
 def test_text_is_taken_after_start_alone(server: Running) -> None:

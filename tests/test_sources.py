@@ -43,6 +43,17 @@ def test_a_published_model_is_imported_once(published: Path) -> None:
     assert find_source(found) == found
 
 
+def test_a_model_without_a_card_shows_its_shape(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["models", str(published)])
+    config = json.loads((find_source(published) / "config.json").read_text("utf-8"))["model"]
+    shown = capsys.readouterr().out
+    assert not stop.value.code and f"- width: {config['width']}\n" in shown
+    assert f"- encoder: {config['encoder_layers']} layers, reads whole prefixes\n" in shown
+
+
 @pytest.mark.parametrize("verb", ["translate", "evaluate"])
 def test_verbs_take_published_models(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str

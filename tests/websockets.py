@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from waitinfo.serving.guards import Lane
 from waitinfo.serving.wire import WebSocketProtocol
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -21,7 +22,9 @@ NORMAL = struct.pack("!H", 1000)
 class Echo:
     """Sends back what it gets."""
 
-    state = SimpleNamespace(hub=SimpleNamespace(visitors=SimpleNamespace(leave=lambda _: None)))
+    state = SimpleNamespace(
+        hub=SimpleNamespace(visitors=SimpleNamespace(leave=lambda _: None), lane=Lane())
+    )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -26,7 +26,7 @@ from waitinfo.serving.models import Models, Served
 from waitinfo.serving.room import WAITING
 from waitinfo.serving.server import Server
 from waitinfo.serving.settings import Settings
-from waitinfo.serving.wire import PIECES, PORTION, WebSocketProtocol
+from waitinfo.serving.wire import MOST, PIECES, WebSocketProtocol
 from waitinfo.streaming import asynchronous, translator
 from waitinfo.streaming.scheduler import QUEUE
 
@@ -272,9 +272,9 @@ class Scene:
         if transport is transport.link.client or transport.lost:
             return
         waiting = len(transport.buffer) + sum(map(len, protocol.transport._waiting))
-        if waiting > HIGH + 2 * PORTION + LARGEST:
+        if waiting > HIGH + 2 * MOST + LARGEST:
             raise Broken(f"{waiting} bytes wait for a client that does not read them")
-        if len(protocol.frames) > PIECES or protocol.queue.qsize() > PORTION // 6:
+        if len(protocol.frames) > PIECES or protocol.queue.qsize() > MOST // 6:
             raise Broken("messages pile up")
         for room in (held.room for held in self.hub.rooms._rooms.values()):
             if any(len(watcher._waiting) > WAITING for watcher in room.watchers):

@@ -32,6 +32,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.now = 1e6
+        self.worked = 0.0
         self.threads: list[Thread] = []
         self.links: list[Link] = []
         self.checks: list[Callable[[], None]] = []  # after each step
@@ -93,18 +94,24 @@ class World:
         self.step(timeout)
         return []
 
+    def _work(self) -> float:
+        """Parsing what has arrived takes some time, or much."""
+        self.worked += self.draw.choice([0.0, 1e-5, 1e-5, 3e-3])
+        return self.worked
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Whoever asks for the time is told that of this world."""
-        real = time.monotonic, time.time, random.getstate()
+        real = time.monotonic, time.time, time.thread_time, random.getstate()
         time.monotonic = time.time = lambda: self.now
+        time.thread_time = self._work
         random.seed(self.draw.random())
         try:
             yield
         finally:
             self.over = True
-            time.monotonic, time.time = real[:2]
-            random.setstate(real[2])
+            time.monotonic, time.time, time.thread_time = real[:3]
+            random.setstate(real[3])
             for thread in self.threads:
                 thread.kill()
 

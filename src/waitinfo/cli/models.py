@@ -5,18 +5,21 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from waitinfo.cli.flags import Argument, Option
 from waitinfo.cli.options import PluginOptions
 from waitinfo.errors import WaitinfoError, unknown
+
+if TYPE_CHECKING:
+    from waitinfo.trained.folder import BundledModel
 
 
 @dataclass(kw_only=True)
 class ModelsArguments(PluginOptions):
     """What `models` is given."""
 
-    name: Annotated[str | None, Argument(help="Show this model's card.")] = None
+    name: Annotated[str | None, Argument(help="Show the card of this model.")] = None
     pack: Annotated[
         Path | None, Option(help="Write a small copy of this model or run folder …")
     ] = None
@@ -99,18 +102,44 @@ def _show(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from waitinfo.cli.console import progress_bar
     from waitinfo.cli.options import note
-    from waitinfo.trained.folder import bundled_models
+    from waitinfo.importing.sources import find_source
+    from waitinfo.trained.folder import BundledModel, resolve_model
 
-    models = bundled_models()
-    if name not in models:
-        raise unknown("model", name, models)
+    model = BundledModel(name, resolve_model(find_source(name, bar=progress_bar)))
+    card = model.card or _facts(model)
     console = Console()
     if console.is_terminal:
-        console.print(Markdown(models[name].card))
+        console.print(Markdown(card))
     else:
-        print(models[name].card, end="")
-    note(f"folder: {models[name].folder}")
+        print(card, end="")
+    note(f"folder: {model.folder}")
+
+
+def _facts(model: BundledModel) -> str:
+    """The card of a folder that has none."""
+    from waitinfo.text.languages import Languages
+    from waitinfo.trained.calibration import FILE
+    from waitinfo.trained.folder import read_config
+
+    config = read_config(model.folder)
+    shape, languages = config["model"], Languages(**(config.get("languages") or {}))
+    reads = "word by word" if shape["encoder"] == "causal" else "whole prefixes"
+    measured = (
+        "measured" if (model.folder / FILE).exists() else "not measured: evaluate --calibrate"
+    )
+    facts = {
+        "languages": f"{languages.source or 'unknown'} → {languages.target or 'unknown'}",
+        "system": model.system,
+        "lags in words": measured,
+        "encoder": f"{shape['encoder_layers']} layers, reads {reads}",
+        "decoder": f"{shape['decoder_layers']} layers, {shape.get('decoder', 'attention')}",
+        "width": shape["width"],
+        "vocabulary": f"{shape['target_vocabulary']:,} tokens",
+        "weights": f"{model.size / 1e6:.1f} MB",
+    }
+    return "".join(f"- {name}: {value}\n" for name, value in facts.items())
 
 
 def _import(options: ModelsArguments) -> None:

@@ -148,6 +148,10 @@ def serve(options: ServeArguments) -> None:
     keys = () if options.keys is None else guards.read_keys(options.keys)
     if options.private and not keys:
         raise WaitinfoError("--private: needs --keys FILE, which say who may look")
+    if keys and options.rooms is not None and options.secret is None and not options.ray:
+        raise WaitinfoError(
+            "--rooms with --keys: give all servers the same --secret FILE for tickets"
+        )
     http.networks(options.proxies)
     server.check_binding(options.host, len(keys) > 0, options.open_to_all)
     settings = Settings(

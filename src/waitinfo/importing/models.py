@@ -79,7 +79,7 @@ def _from_transformers(source: Path, config: dict[str, Any]) -> Published:
 
 def _refuse(path: Path) -> None:
     if path.name.endswith(PICKLES):
-        raise WaitinfoError(pickle_refusal(path.parent))
+        raise WaitinfoError(pickle_refusal(path, path.parent))
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def fetch(name: str) -> Path:
     wanted = [file for file in files if FETCHED.fullmatch(file)]
     if not any(file.endswith((".safetensors", ".bin", ".argosmodel")) for file in wanted):
         if any(file.endswith(PICKLES) for file in files):
-            raise WaitinfoError(pickle_refusal(name))
+            raise WaitinfoError(pickle_refusal(name, name))
         raise WaitinfoError(f"{name}: has no weights that can be read")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=wanted))
@@ -151,9 +151,9 @@ def _fetched_before(hub: Any, name: str, error: Exception) -> Path:
         ) from None
 
 
-def pickle_refusal(name: object) -> str:
+def pickle_refusal(found: object, name: object) -> str:
     return (
-        f"{name}: a pickle, which can run any code; convert it where you trust it, and give NEW: "
+        f"{found}: a pickle, which can run any code; convert it where you trust it, and give NEW: "
         'python -c "import transformers as t; '
         f"t.AutoModelForSeq2SeqLM.from_pretrained('{name}').save_pretrained('NEW'); "
         f"t.AutoTokenizer.from_pretrained('{name}').save_pretrained('NEW')\""

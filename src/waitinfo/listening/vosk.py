@@ -41,7 +41,8 @@ class VoskRecogniser:
             raise WaitinfoError(f"recogniser vosk:{model}: Vosk has no such model") from None
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise WaitinfoError(f"recogniser {model}: {lines[0]}") from None
+            name = model if folder else f"vosk:{model}: cannot be fetched"
+            raise WaitinfoError(f"recogniser {name}: {lines[0]}") from None
         self._new: Any = vosk.KaldiRecognizer
 
     def voice(

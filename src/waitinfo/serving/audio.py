@@ -18,7 +18,7 @@ from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.hearing import Ear, Flushed
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import AudioStart, Malformed, explain
+from waitinfo.serving.protocol import AudioStart, Malformed, Name, explain
 from waitinfo.serving.rest import ERRORS, NAMES, read_body, sections, while_wanted
 from waitinfo.streaming.event import Event
 
@@ -34,7 +34,7 @@ class AudioRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     file: bytes = Field(description="WAV, FLAC, MP3 or Ogg.")
-    model: str = Field(description="Name of a model; whisper-1 means the one into English.")
+    model: Name = Field(description="Name of a model; whisper-1 means the one into English.")
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     k: FiniteFloat | None = Field(None, description="The latency dial.")
     lag: FiniteFloat | None = Field(None, description="Hold this lag (words) instead of a dial.")

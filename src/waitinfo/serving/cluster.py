@@ -1,8 +1,8 @@
 """The same application on Ray Serve: replicas, each with models and an engine of its own.
 
 An open WebSocket is a request under way. So Serve sends a new stream to the replica with fewer
-streams, and starts and stops replicas by the number of open streams. A stream whose replica dies is
-continued on another one by its client.
+streams, and starts and stops replicas by the number of open streams, among which it counts those
+who watch rooms. A stream whose replica dies is continued on another one by its client.
 
     serve run waitinfo.serving.cluster:build model=de-en streams=64 replicas=1-8
 """
@@ -74,7 +74,7 @@ def application(plan: Plan, scale: Scale, log_level: str = "info") -> Any:
     deployment = serve.deployment(
         Replica,
         name=NAME,
-        max_ongoing_requests=plan.capacity + SPARE,
+        max_ongoing_requests=plan.capacity + plan.settings.watchers + SPARE,
         health_check_period_s=10.0,
         health_check_timeout_s=HEALTH_SECONDS,
         # A replica that is taken away gets no new streams; the open ones get this long.
@@ -123,15 +123,18 @@ def build(arguments: dict[str, str]) -> Any:
     """For `serve run` and configuration files of Serve: an application from `name=value`."""
     given = dict(arguments)
     known = (
-        "model", "streams", "device", "dtype", "keys", "origins", "rooms", "replicas",
+        "model", "streams", "device", "dtype", "keys", "origins", "rooms", "watchers", "replicas",
         "cpus", "gpus",
     )  # fmt: skip
     for name in given:
         if name not in known:
             raise unknown("argument", name, known)
     origins = tuple(given.get("origins", "").split())
-    settings = Settings(origins=origins, rooms=given.get("rooms"), local=False)
     try:
+        settings = Settings(
+            origins=origins, rooms=given.get("rooms"), local=False,
+            watchers=int(given.get("watchers", Settings.watchers)),
+        )  # fmt: skip
         plan = Plan(
             models=tuple(Path(path) for path in given.get("model", "").split()),
             streams=int(given.get("streams", "32")),

@@ -244,7 +244,7 @@ class Connection(ABC):
     def __init__(self, socket: WebSocket, hub: Hub, client: Caller) -> None:
         settings = hub.settings
         self.socket, self.hub, self.client = socket, hub, client
-        self.wire = Wire(socket, settings.stall, settings.message_size)
+        self.wire = Wire(socket, settings.stall, settings.message_size, hub.lane)
         self.live: Live | None = None
         self.ear: Ear | None = None  # where the stream takes audio
         self._reserved = False  # a voice
@@ -253,6 +253,7 @@ class Connection(ABC):
         self.name = ""  # in the logs
         self._why = "closing"
         self._slowed = False
+        self.refused = ""  # why the stream is
         self._errors = 0  # messages that were answered with one
 
     @classmethod
@@ -289,7 +290,7 @@ class Connection(ABC):
         except (Stopped, EngineGone):
             reason = self._why
         except Refusal as refusal:
-            reason = "full"
+            reason, self.refused = "full", refusal.message
             self.hub.refuse(refusal)
         except Exception as error:
             reason = "refused" if isinstance(error, ReplayError) else "error"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 VOICES = 4
 AGAIN = 60.0  # seconds after which a recogniser that did not load is tried again
 FULL = 0.05  # seconds between two looks whether a voice has room
+FLUSHES = 100  # that may wait
 
 
 class NotHeard(WaitinfoError):
@@ -152,6 +153,7 @@ class Ear:
         self._loop = asyncio.get_running_loop()
         self._found: asyncio.Queue[list[Heard] | Flushed | Exception | None] = asyncio.Queue()
         self.begun = self.finished = self._closed = False
+        self._flushes = 0  # that wait
         self._owed = 0.0  # seconds that the client's key has to wait
 
     # On the thread of the worker
@@ -196,8 +198,11 @@ class Ear:
             await self.push(self._resampler.add(np.zeros(0, np.float32), last=True))
             self.voice.finish()
 
-    def flush(self, mark: int | None) -> None:
+    async def flush(self, mark: int | None) -> None:
         """A sentence ends after all that has been heard."""
+        while self._flushes >= FLUSHES and not self._closed:
+            await asyncio.sleep(FULL)
+        self._flushes += 1
         self._found.put_nowait(Flushed(mark))
 
     def close(self) -> None:
@@ -220,6 +225,7 @@ class Ear:
             mark = None
             if isinstance(batch, Flushed):
                 found, mark = [self._newest._replace(words=[], open=[], pause=True)], batch.mark
+                self._flushes -= 1
             for self._newest in found:
                 yield (message := self._message(self._newest, mark))
                 if message.text:

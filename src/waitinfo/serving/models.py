@@ -195,6 +195,8 @@ def load_models(
         if compare:
             found += _others(name, loaded, metrics, compare)
         served += [one for each in found for one in _each_way(each, directions)]
+    if any(offered) and all(each.direction == UNKNOWN for each in served):
+        raise WaitinfoError("--from, --to: for a model of many languages; none is served")
     return Models(served)
 
 

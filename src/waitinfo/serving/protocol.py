@@ -29,15 +29,20 @@ class Message(BaseModel):
 
 # From the client
 
+# A limit of length also refuses halves of characters, which could not be sent back.
+Name = Annotated[str, Field(max_length=200)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Mark = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
+
 
 class Begin(Message):
     """Where a sentence, or a window that has moved on, begins. Nothing here is for clients."""
 
-    position: int = Field(ge=0, description="Where in the source; the text from there follows.")
-    sentence: int = Field(0, ge=0, description="Number of the sentence or window.")
-    begun: int = Field(0, ge=0, description="Source tokens read when the window began.")
-    kept: int = Field(0, ge=0, description="Tokens of the path written by then.")
-    shown: int = Field(0, ge=0, description="Words shown among them.")
+    position: Count = Field(description="Where in the source; the text from there follows.")
+    sentence: Count = Field(0, description="Number of the sentence or window.")
+    begun: Count = Field(0, description="Source tokens read when the window began.")
+    kept: Count = Field(0, description="Tokens of the path written by then.")
+    shown: Count = Field(0, description="Words shown among them.")
     punctuated: bool | None = Field(None, description="Whether the text has sentence ends.")
     inside: bool = Field(False, description="The text begins inside a word without spaces.")
     after: str = Field(" ", max_length=8, description="The last character shown by then.")
@@ -47,10 +52,10 @@ class Resume(Begin):
     """Where an interrupted stream continues: the newest `replay` and all of its path."""
 
     # Without FailFast, thousands of wrong items are described one by one.
-    path: Annotated[list[tuple[int, int]], FailFast()] = Field(
+    path: Annotated[list[tuple[Count, Count]], FailFast()] = Field(
         [], description="Tokens accepted since then, each with the source tokens read before it."
     )
-    read: int = Field(0, ge=0, description="Source tokens of the sentence that were reported.")
+    read: Count = Field(0, description="Source tokens of the sentence that were reported.")
     dial: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
         None, description="The state of a stream that holds its lag."
     )
@@ -58,13 +63,13 @@ class Resume(Begin):
         [], max_length=64, description="What the policy remembered as the window began."
     )
     seconds: FiniteFloat = Field(0.0, ge=0, le=1e9, description="Age of the stream.")
-    vocabulary: str | None = Field(None, description="The `vocabulary` of `started`.")
+    vocabulary: Name | None = Field(None, description="The `vocabulary` of `started`.")
 
 
 class AudioPlace(Message):
     """Where audio has to be sent again from, after a break."""
 
-    sample: int = Field(0, ge=0, le=1 << 53, description="At the client's rate, counted from 0.")
+    sample: Count = Field(0, description="At the client's rate, counted from 0.")
     words: Annotated[list[Annotated[str, Field(max_length=100)]], FailFast()] = Field(
         [], max_length=400, description="Words from there on that have been reported."
     )
@@ -84,12 +89,12 @@ class Start(Message):
     """Open the stream. The first message."""
 
     type: Literal["start"]
-    version: int = Field(VERSION, description="Version of this protocol.")
-    model: str | None = Field(None, description="Name of a model; the first one if left out.")
-    system: str | None = Field(None, description="Decode by another system that the server has.")
+    version: Count = Field(VERSION, description="Version of this protocol.")
+    model: Name | None = Field(None, description="Name of a model; the first one if left out.")
+    system: Name | None = Field(None, description="Decode by another system that the server has.")
     k: FiniteFloat | None = Field(None, description="The latency dial.")
     lag: FiniteFloat | None = Field(None, description="Hold this lag (words) instead of a dial.")
-    segmenter: str | None = Field(None, description="How sentences are found.")
+    segmenter: Name | None = Field(None, description="How sentences are found.")
     trace: bool = Field(False, description="Also report every READ and WRITE.")
     room: str | None = Field(None, max_length=64, description="Let others watch under this name.")
     secret: str | None = Field(
@@ -107,7 +112,7 @@ class Text(Message):
 
     type: Literal["text"]
     text: str
-    id: int | None = Field(None, description="Answered by `idle` once the text is worked off.")
+    id: Mark | None = Field(None, description="Answered by `idle` once the text is worked off.")
     at: FiniteFloat | None = Field(
         None, description="When it was spoken, in seconds by any clock; pauses are measured by it."
     )
@@ -125,7 +130,7 @@ class Flush(Message):
     """End the present sentence, whatever its text, and write the rest of its translation."""
 
     type: Literal["flush"]
-    id: int | None = None
+    id: Mark | None = None
 
 
 class End(Message):

@@ -28,6 +28,7 @@ from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import (
     AudioStart,
     Malformed,
+    Name,
     Words,
     explain,
     parse_json,
@@ -51,7 +52,7 @@ class ClientEvent(BaseModel):
 
 
 class OutputSettings(ClientEvent):
-    language: str | None = None
+    language: Name | None = None
 
 
 class InputSettings(ClientEvent):
@@ -134,8 +135,7 @@ class RealtimeConnection(Connection):
 
     async def message(self, live: Live, text: str) -> float:
         value = parse_json(text)
-        named = value.get("event_id") if isinstance(value, dict) else None
-        self._cause = named if isinstance(named, str) else None
+        self._cause = _event_id(value)
         match parse(value):
             case Append(text=words):
                 if self.ear is not None:
@@ -203,12 +203,20 @@ class RealtimeConnection(Connection):
 
     async def farewell(self, reason: str) -> None:
         if reason == "full":
-            await self.error("full", "all streams are in use", None, fatal=True)
+            await self.error("full", self.refused, None, fatal=True)
         await self._send("session.closed")
 
     async def announce(self, seconds: float) -> None:
         with suppress(Gone, Stalled):
             await self.error("closing", f"the server stops in {seconds:g} seconds", None, False)
+
+
+def _event_id(value: Any) -> str | None:
+    """What the client calls an event, if that can be sent back."""
+    try:
+        return ClientEvent.model_validate(value).event_id
+    except ValidationError:
+        return None
 
 
 def _other_language(served: Served) -> str:

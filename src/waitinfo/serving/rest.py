@@ -19,7 +19,7 @@ from waitinfo.serving.html import UNIT, Anchor, Document
 from waitinfo.serving.http import LINGER
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
-from waitinfo.serving.protocol import Malformed, explain, parse_json
+from waitinfo.serving.protocol import Malformed, Name, explain, parse_json
 from waitinfo.serving.wire import Gone
 from waitinfo.streaming.event import Event
 from waitinfo.text.identification import base_code, likely_languages
@@ -56,11 +56,11 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     q: str | list[str] = Field(description="A text, or a list of texts.")
-    source: str = Field(description="Language code, or auto.")
-    target: str = Field(description="Language code.")
+    source: Name = Field(description="Language code, or auto.")
+    target: Name = Field(description="Language code.")
     format: Literal["text", "html"] = "text"
     api_key: str | None = None
-    model: str | None = Field(None, description="Name of a model, instead of its languages.")
+    model: Name | None = Field(None, description="Name of a model, instead of its languages.")
     k: FiniteFloat | None = Field(None, description="The latency dial.")
     alternatives: int = Field(0, description="Other translations: there are none.")
 

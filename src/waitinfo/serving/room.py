@@ -18,7 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 REMEMBERED = 60  # words that a new watcher gets, unless it asks for more
 KEPT_WORDS = 1_200  # that a room remembers: some eight minutes
-WAITING = 200  # captions that may wait for a watcher, who then gets all that it missed at once
+LOT = 100  # words that a watcher gets at once of those that it missed
+WAITING = 200  # captions that may wait for a watcher, who then gets all that it missed in lots
+MADE = 8  # lots that are kept for others who have missed the same
+DIGITS = 15  # of a number that a client gives
 
 
 class Caption:
@@ -61,10 +64,16 @@ class Watcher:
             self._seen = caption.end
             return
         self._slow = True
-        self._waiting.append(caption)
+        if not self._missed:  # else it gets this with the rest
+            self._waiting.append(caption)
         if len(self._waiting) > WAITING:
             self._missed = True
             self._waiting.clear()
+        self._arrived.set()
+
+    def miss(self) -> None:
+        """There is more than it was given."""
+        self._slow = self._missed = True
         self._arrived.set()
 
     def end(self) -> None:
@@ -76,9 +85,9 @@ class Watcher:
         """Those that could not be sent at once, until the end."""
         while True:
             while self._waiting or self._missed:
-                if self._missed:
-                    self._missed = False
+                if not self._waiting:
                     self._waiting = deque(self.room.since(self._seen))
+                    self._missed = self._waiting[-1].end < self.room.next
                 caption = self._waiting.popleft()
                 self._seen = caption.end
                 yield caption
@@ -175,8 +184,11 @@ class Room:
 
         position: the last one that it was sent, or a negative number: that many words.
         """
-        for caption in self._greeting(position or ""):
+        greeting = self._greeting(position or "")
+        for caption in greeting:
             watcher.put(caption)
+        if greeting[-1].end < self.next:
+            watcher.miss()
         self.watchers[watcher] = None
 
     def end(self) -> None:
@@ -184,35 +196,41 @@ class Room:
             watcher.end()
 
     def since(self, number: int) -> list[Caption]:
-        """What was said from the word with this number on; all that is left if it is forgotten."""
+        """A lot from the word with this number on; from all that is left if it is forgotten."""
         if not self.next - len(self.words) <= number <= self.next:
             number = -KEPT_WORDS
         return self._cached(number)
 
     def _greeting(self, position: str) -> list[Caption]:
         life, _, number = position.rpartition(".")
-        if life and life == self.life and number.isdecimal():
+        short = len(number) <= DIGITS
+        if life and life == self.life and short and number.isdecimal():
             return self.since(int(number))
-        last = int(number) if number.startswith("-") and number[1:].isdecimal() else -REMEMBERED
+        counts = short and number.startswith("-") and number[1:].isdecimal()
+        last = int(number) if counts else -REMEMBERED
         return self._cached(max(last, -KEPT_WORDS) or -REMEMBERED)
 
     def _cached(self, number: int) -> list[Caption]:
         if number not in self._made:
+            if len(self._made) >= MADE:
+                del self._made[next(iter(self._made))]
             self._made[number] = [self._last(-number)] if number < 0 else list(self._from(number))
         return self._made[number]
 
     def _last(self, count: int) -> Caption:
-        """For those who come: the last words of the present stream."""
+        """For those who come: a lot of the last words of the present stream."""
         mine = [said.text for said in self.words if said.stream == self.stream][-count:]
-        return self._caption(mine, again=True, stream=self._identity(), room=vars(self.about))
+        end = self.next - len(mine) + len(lot := mine[:LOT])
+        return self._caption(lot, end, again=True, stream=self._identity(), room=vars(self.about))
 
     def _from(self, number: int) -> Iterator[Caption]:
         """For those who come back: one caption for each stream that has spoken since."""
-        missed = list(self.words)[number - self.next :] if number < self.next else []
+        missed = list(self.words)[number - self.next :][:LOT] if number < self.next else []
         for stream, words in groupby(missed, lambda said: said.stream):
             number += len(texts := [said.text for said in words])
             yield self._caption(texts, number, stream=self._identity(stream))
-        yield self._caption([], stream=self._identity(), room=vars(self.about))
+        if number == self.next:
+            yield self._caption([], stream=self._identity(), room=vars(self.about))
 
     def _identity(self, stream: int | None = None) -> str | None:
         """What tells a stream from all others; None if it did not begin here."""

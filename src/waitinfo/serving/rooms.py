@@ -189,9 +189,12 @@ class Rooms:
         """Watch a room, from a position or its last words on."""
         if self.watching >= self._limit:
             raise Refusal(503, "watchers", "too many watch already", 30.0)
-        room = self._find(name).room
-        watcher = Watcher(room, write)
-        room.join(watcher, position)
+        held = self._find(name)
+        watcher = Watcher(held.room, write)
+        try:
+            held.room.join(watcher, position)
+        finally:
+            self._drop(held)  # if that failed
         self.watching += 1
         return watcher
 

@@ -134,7 +134,7 @@ class StreamConnection(Connection):
 
     async def _flush(self, live: Live, mark: int | None) -> None:
         if self.ear is not None and self.ear.begun:
-            self.ear.flush(mark)
+            await self.ear.flush(mark)
         else:
             await live.flush(mark)
 
@@ -165,7 +165,7 @@ class StreamConnection(Connection):
     async def farewell(self, reason: str) -> None:
         if reason == "full":
             retry = self.hub.settings.retry
-            await self.error("full", "all streams are in use", retry, fatal=True)
+            await self.error("full", self.refused, retry, fatal=True)
         elif self.live is not None:
             await self.wire.send(self.live.stats())
         await self.wire.send(protocol.Ended(reason=reason))

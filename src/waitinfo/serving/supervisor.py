@@ -176,8 +176,8 @@ class Supervisor:
     def _look(self) -> None:
         children = [child for child in (self.engine, self.front) if child.control is not None]
         for each in wait([child.control for child in children], LOOK):
-            child = next(child for child in children if child.control is each)
-            child.hear()
+            if not self._signals:  # else who ends was told to
+                next(child for child in children if child.control is each).hear()
         if not self._signals:
             for child in (self.engine, self.front):
                 child.start_again()

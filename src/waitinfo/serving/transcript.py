@@ -93,10 +93,7 @@ class Transcript:
             gone = progress.words_read - event.kept[0]  # words that have left the window
             still = self._open if event.written else []
             self._open = [token._replace(read=max(0, token.read - gone)) for token in still]
-        new = progress.take(event)
-        if event.kind == "READ" and event.word:
-            self.source.read(event.word)
-        return words if new else None
+        return words if progress.take(event) else None
 
     def _show(self, event: Event) -> list[WrittenWord]:
         """The words that a token makes visible: those written before it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
-from waitinfo.serving.guards import Refusal
+from waitinfo.serving.guards import Lane, Pace, Refusal
 from waitinfo.serving.protocol import Malformed
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ else:
 
 
 PROTOCOL = "waitinfo.protocol"  # extension of a scope: below ASGI
-PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
+# Bytes read at a time. While they are parsed, all others wait: so it is as many as take a moment.
+LEAST, MOST, MOMENT = 1 << 8, 1 << 14, 0.001
 STALLED = {"type": "websocket.disconnect", "code": 1008, "reason": "the client does not read"}
 PIECES = 1_024  # frames of one message
 CLOSING = 20.0  # seconds in which a client has to read the rest
+MESSAGE, LETTER = 1.5e-4, 3e-8  # seconds that a message takes, and a character of it
 
 
 class Gone(Exception):
@@ -79,8 +82,9 @@ class Deadline:
 class Wire:
     """Sends and receives for one connection. Several tasks may send."""
 
-    def __init__(self, socket: WebSocket, stall: float, largest: int) -> None:
+    def __init__(self, socket: WebSocket, stall: float, largest: int, lane: Lane) -> None:
         self._socket, self._stall, self._largest = socket, stall, largest
+        self._pace, self._taken = Pace(lane), 0.0
         self._lock = asyncio.Lock()
         self._deadline = Deadline(stall)
         self._protocol = socket.scope.get("extensions", {}).get(PROTOCOL)
@@ -129,10 +133,19 @@ class Wire:
         text: str | bytes | None = found.get("text")
         if text is None:
             text = found.get("bytes") or b""
+        await self._keep_pace(MESSAGE + LETTER * len(text))
         if len(text) > self._largest:
             unit = "characters" if isinstance(text, str) else "bytes"
             raise Malformed(f"a message may have {self._largest:,} {unit}")
         return text
+
+    async def _keep_pace(self, cost: float) -> None:
+        """Messages that wait already would be handled before anybody else has a turn."""
+        self._taken += cost
+        rest = self._pace.spend(cost, asyncio.get_running_loop().time())
+        if rest > 0 or self._taken > MOMENT:
+            self._taken = 0.0
+            await asyncio.sleep(rest)
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         if self.closed:
@@ -181,10 +194,9 @@ class Gathering:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []  # to be written
-        self._pause = self._full = False  # why reading is to be paused
+        self._pause = self._full = self._resting = False  # why reading is to be paused
         self._paused = False  # whether it is
-        if hasattr(transport, "max_size"):
-            transport.max_size = PORTION
+        self._portion = transport.max_size = LEAST
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -218,8 +230,27 @@ class Gathering:
         self._full = full
         self._settle()
 
+    def rest(self, seconds: float) -> None:
+        """Read nothing for some time."""
+        self._resting = True
+        self._loop.call_later(seconds, self._rested)
+        self._settle()
+
+    def _rested(self) -> None:
+        self._resting = False
+        if not self._transport.is_closing():
+            self._settle()
+
+    def parsed(self, size: int, cost: float) -> None:
+        """So many bytes took so many seconds: read more at a time from now on, or fewer."""
+        if cost > MOMENT:
+            self._portion = max(LEAST, self._portion // 2)
+        elif size == self._portion and cost < MOMENT / 4:
+            self._portion = min(MOST, 2 * self._portion)
+        self._transport.max_size = self._portion
+
     def _settle(self) -> None:
-        wanted = self._pause or self._full
+        wanted = self._pause or self._full or self._resting
         if wanted and not self._paused:
             self._transport.pause_reading()
         elif self._paused and not wanted:
@@ -232,10 +263,23 @@ class WebSocketProtocol(Base):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(Gathering(transport))  # type: ignore[arg-type]
+        self._lane: Lane = self.config.app.state.hub.lane
+        self._lane.open += 1
+        self._pace = Pace(self._lane)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._lane.open -= 1
         self.config.app.state.hub.visitors.leave(self.client[0] if self.client else "")
+
+    def data_received(self, data: bytes) -> None:
+        """Frames that are no messages, such as pings, take time as well."""
+        began = time.thread_time()
+        super().data_received(data)
+        cost = time.thread_time() - began
+        self.transport.parsed(len(data), cost)
+        if (rest := self._pace.spend(cost, self.loop.time())) > 0:
+            self.transport.rest(rest)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)  # type: ignore[misc]

@@ -230,9 +230,13 @@ class Progress:
         return over
 
     def take(self, event: Event) -> bool:
-        """Follow an event of the present sentence; whether it was not seen before."""
+        """Follow an event; whether it was not seen before."""
+        self.enter(event)
         if event.kind == "READ":
-            return self._read(event)
+            new = self._read(event)
+            if event.word:
+                self.source.read(event.word)
+            return new
         if event.kind == "WRITE":
             return self._write(event)
         if event.kind == "MOVE":
@@ -242,6 +246,7 @@ class Progress:
 
     def replay(self) -> Replay:
         """The replay that would continue the stream now; its path begins after the last one's."""
+        self.rest()
         path, self._path = self._path, []
         sentence = self._begins.sentence
         read = 0 if sentence != self.sentence else self._tokens

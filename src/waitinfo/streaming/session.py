@@ -85,7 +85,10 @@ class Session:
         if replay.inside:
             self._reader.go_on()
         if replay.sentence:
-            self._builder.go_on(replay.after, first=not replay.kept)
+            first = not replay.kept
+            target = self.vocabulary.target
+            inside = not first and not target.starts_word(replay.path[0][0])
+            self._builder.go_on(replay.after, first, inside)
         for token, read in replay.path[: replay.kept]:
             self._write(token, read)
         self._window.kept = replay.kept

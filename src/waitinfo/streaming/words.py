@@ -177,9 +177,12 @@ class WordBuilder:
         """Whether text was written and not shown yet."""
         return bool(self._open)
 
-    def go_on(self, last: str, first: bool) -> None:
-        """Go on with a text that ends with a character, at the beginning of a sentence or not."""
-        self._last, self._first = last, first
+    def go_on(self, last: str, first: bool, inside: bool) -> None:
+        """Go on with a text that ends with a character.
+
+        first: at the beginning of a sentence. inside: in the middle of a word.
+        """
+        self._last, self._first, self._inside = last, first, inside
 
     def add(self, token: int, last: bool = False) -> str:
         """Return the text that a written token completes; the `last` token completes all.
