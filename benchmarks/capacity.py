@@ -223,15 +223,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--text", type=Path, required=True, help="source text, in whole sentences")
     parser.add_argument("--model", default="de-en", help="a model, also for its vocabulary")
-<<<<<<< HEAD
-    parser.add_argument("--system", help="that decides [default: the model's own]")
-    parser.add_argument("--size", choices=SIZES, help="random weights of this size instead")
-=======
     parser.add_argument(
         "--size", choices=[*SIZES, OPUS], help="random weights of this size instead"
     )
     parser.add_argument("--system", help="another than the model's own")
->>>>>>> main
     parser.add_argument("--host-only", action="store_true", help="everything except the model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto", help="of weights; auto: as `load` chooses it")

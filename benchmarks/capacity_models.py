@@ -35,14 +35,10 @@ def build_translator(options: argparse.Namespace, streams: int, observer: Observ
     """A translator for so many streams."""
     folder = find_model(options.model)
     if options.size is None and not options.host_only:
-<<<<<<< HEAD
-        loaded = load_model(folder, options.device, options.dtype, options.system)
-=======
         loaded = load_model(folder, options.device, options.dtype, system=options.system)
         return Translator(loaded, streams, observer=observer, segment="punctuation")
     if options.size == OPUS:
         loaded = published_model(Vocabulary.load(folder), options.system or "wait-k")
->>>>>>> main
         return Translator(loaded, streams, observer=observer, segment="punctuation")
     sizes = TINY if options.host_only else SIZES[options.size]
     loaded = random_model(Vocabulary.load(folder), sizes)
