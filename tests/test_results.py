@@ -160,7 +160,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
     for name, made in changed.items():
         if isinstance(made, str):
             assert made != outputs[name], name
-        elif hasattr(made, "curves"):
+        elif hasattr(made, "curves") and made.curves[0].points[0].points:  # those of single points
             assert picture_misfit(RESULTS / name, made.curves) > TOLERANCE, name
 
 
