@@ -3,8 +3,8 @@
 For each dial value: how many of the everyday sentences are right, as written and as spoken, and the
 lag that it has on the development set (the model's calibration). Listeners are taken to accept a
 lag of `--accept` words; interpreters are two to three seconds behind, which is six words or seven
-of a calm speaker. The choice is the smallest dial from which no larger one, within that lag, is better
-by more than a point in the mean of both directions. Writes a page with the figures.
+of a calm speaker. The choice is the smallest dial from which no larger one, within that lag, is
+better by more than a point in the mean of both directions. Writes a page with the figures.
 """
 
 from __future__ import annotations
