@@ -29,7 +29,7 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.guards import ALL, BURST, REST, Lane, Pace, Refusal
+from waitinfo.serving.guards import ALL, BURST, LONGEST, REST, Lane, Pace, Refusal
 from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
 from waitinfo.serving.settings import Settings
 
@@ -251,6 +251,7 @@ HEAVY = {
     "bold": (asked("<b></b>" * (MEGABYTE // 8), format="html"), JSON),
     "one tag": (asked("<a " * (MEGABYTE // 4), format="html"), JSON),
     "attributes": (asked("<b " + " ".join(f"a{n}" for n in range(120_000)), format="html"), JSON),
+    "empty elements": (asked("<p>ba " + "<img>" * 45_000 + " be", format="html"), JSON),
     "bytes": (b"\xff" * MEGABYTE, JSON),
 }
 
@@ -340,9 +341,9 @@ def test_connections_that_want_too_much_share_a_part_of_the_time() -> None:
         for n in ready:
             taken += cost
             due[n] = now + paces[n].spend(cost, now)
-        assert polite.spend(0.01 * ALL / lane.open, now) == 0
+        assert polite.spend(0.01 * lane.share, now) == 0
         now += 0.01
-    assert taken < 100 * (ALL + 1 / REST) + lane.open * (BURST + cost)
+    assert taken < 100 * (ALL + 1 / REST + lane.open * cost / LONGEST) + lane.open * (BURST + cost)
 
 
 def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

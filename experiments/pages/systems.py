@@ -48,9 +48,13 @@ WITH_ALL_POINTS = {  # experiments whose page has every point and one picture
     "systems/de-en-big": "German → English, newstest2015, Transformer-Big",
     "ablations/de-en-parts": "German → English, newstest2013, 3,000 updates",
     "ablations/de-en-continued": "German → English, newstest2015, the bundled model continued",
-    "models/imported": "English → Portuguese, Firefox's student as it is",
     "paper/multi30k-authors": "Multi30k German → English with the authors' settings",
     "paper/europarl-178k": "Europarl German → English, 178,000 pairs, with the authors' settings",
+}
+PUBLISHED = {
+    "en-pt": "English → Portuguese, Firefox's student",
+    "pt-en": "Portuguese → English, Firefox's student",
+    "zh-en": "Chinese → English, Argos' model",
 }
 AS_AUTHORS = ("wait-info", "multipath", "four-k", "multipath-four-k", "four-draws",
               "multipath-four-draws", "sum-by-batch", "as-authors")  # in the picture  # fmt: skip
@@ -75,6 +79,19 @@ def with_all_points(results: Path) -> Outputs:
         if curves:
             found[f"{name}.md#{short}"] = all_points(curves)
             found[f"{name}.svg"] = picture(shown, title)
+    return found
+
+
+def imported(results: Path) -> Outputs:
+    """Published models by pair and part of the text, as far as they have been scored."""
+    found: Outputs = {}
+    points = points_of(results, "imported")
+    for pair, title in PUBLISHED.items():
+        for part in ("dev", "test"):
+            here = [p for p in points if p["run"] == pair and p["set"].endswith(part)]
+            if curves := by_name(here):
+                found[f"models/imported.md#{pair}.{part}"] = all_points(curves)
+                found[f"models/imported.{pair}.{part}.svg"] = picture(curves, f"{title} as it is")
     return found
 
 
@@ -204,4 +221,4 @@ def authors_code(results: Path) -> Outputs:
 
 
 MAKE = (multi30k, norm_before, de_en, en_vi, de_en_ablations, multi30k_ablations, authors_code,
-        with_all_points)  # fmt: skip
+        with_all_points, imported)  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import struct
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ from waitinfo.errors import WaitinfoError
 
 RATE = 16_000  # samples per second that recognisers take
 BLOCK = 0.1  # seconds of audio read at a time
+PHASES = 1_000  # of a filter: each takes memory
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of WAV
 
 Samples = NDArray[np.float32]
@@ -30,8 +32,8 @@ class Resampler:
     def __init__(self, rate: int, target: int = RATE) -> None:
         if not 1_000 <= rate <= 384_000:
             raise WaitinfoError(f"sample rate {rate}: must be from 1,000 to 384,000 per second")
-        shared = math.gcd(rate, target)
-        self._up, self._down = target // shared, rate // shared
+        ratio = Fraction(rate, target).limit_denominator(PHASES)  # exact for all usual rates
+        self._up, self._down = ratio.denominator, ratio.numerator
         scale = min(1.0, target / rate)  # of the highest frequency that is kept
         self._width = math.ceil(self.HALF / scale)
         # A row for each phase: a sinc under a Kaiser window, around the point between two samples.

@@ -120,9 +120,10 @@ class Caller:
             await asyncio.sleep(min(seconds, 1.0))
 
 
-SHARE, LEAST, ALL = 0.01, 0.001, 0.15  # of the event loop's time: a connection's; all together
+SHARE, LEAST, ALL = 0.01, 0.004, 0.5  # of the event loop's time: a connection's; all together
 BURST = 0.005  # seconds that it may take at once
-REST = 9.0  # times as long as what is beyond this took, nothing of it is taken
+REST = 6.0  # times as long as what is beyond this took, nothing of it is taken
+LONGEST = 0.5  # seconds that anybody waits
 
 
 class Lane:
@@ -138,7 +139,7 @@ class Lane:
 
     def wait(self, cost: float, now: float) -> float:
         """The seconds until the next one's turn, after one that took so many."""
-        self._free = max(now, self._free) + REST * cost
+        self._free = min(max(now, self._free) + REST * cost, now + LONGEST)
         return self._free - now
 
 

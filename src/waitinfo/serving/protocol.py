@@ -78,7 +78,7 @@ class AudioPlace(Message):
 class AudioStart(Message):
     """Binary frames follow: 16-bit little-endian PCM of one channel."""
 
-    rate: int = Field(16_000, ge=8_000, le=48_000, description="Samples a second.")
+    rate: int = Field(16_000, ge=8_000, le=48_000, multiple_of=25, description="Samples a second.")
     language: str | None = Field(
         None, max_length=35, description="Of the speaker; the model's source language if left out."
     )

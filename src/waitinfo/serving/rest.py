@@ -33,7 +33,6 @@ LONGEST_REST = 2.0  # seconds
 FIELDS = 1_000  # of a form
 SMALL = 1 << 15  # characters that are worked on at once
 SLICE = 1 << 16  # characters counted at a time
-STEP = 100  # pieces of a document
 PUSHED = 300  # characters of a line that a round takes in
 GUESSED = 10_000  # characters that tell the language of a text
 APART = re.compile(r"[\x00-\x1f\x7f-\x9f]+")  # control characters separate words
@@ -419,12 +418,11 @@ class Work:
         found: list[str] = []
         async with _turn(self.hub, self.size):
             for document in documents:
-                pieces: list[str] = []
-                for piece in document.fill(done):
-                    pieces.append(piece)
-                    if len(pieces) % STEP == 0:
-                        await asyncio.sleep(0)
-                found.append("".join(pieces))
+                if self.size < SMALL:
+                    found.append("".join(document.fill(done)))
+                    await asyncio.sleep(0)
+                else:  # a single passage may have thousands of elements
+                    found.append(await asyncio.to_thread("".join, document.fill(done)))
         return found
 
     async def _count(self, text: str) -> None:

@@ -5,10 +5,16 @@
  * x + c - c rounds to multiples of the last bit of c; that bit is the unit. */
 static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     union { float f; uint32_t i; } bits, inverse;
-    uint32_t most = 0; /* by their bits, in which what is not a number is the largest */
-    for (int i = 0; i < count; i++) {
+    Whole tops = {0};
+    int whole = count / KEYS * KEYS, most; /* by their bits, in which what is not a number is the largest */
+    for (int i = 0; i < whole; i += KEYS) {
+        Whole v = *(const Whole *)(x + i) & 0x7fffffff;
+        tops = CHOOSE_WHOLE(v > tops, v, tops);
+    }
+    most = TOP(tops);
+    for (int i = whole; i < count; i++) {
         bits.f = x[i];
-        uint32_t v = bits.i & 0x7fffffff;
+        int v = bits.i & 0x7fffffff;
         most = v > most ? v : most;
     }
     bits.i = most;
@@ -21,7 +27,11 @@ static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     }
     inverse.i = (uint32_t)(2 * 127 + 23 - exponent) << 23;
     bits.i = (uint32_t)(exponent - 23) << 23;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < whole; i += KEYS) {
+        Sixteen v = ((SIXTEEN(x + i) + c) - c) * inverse.f;
+        *(Shorts *)(out + i) = __builtin_convertvector(__builtin_convertvector(v, Whole), Shorts);
+    }
+    for (int i = whole; i < count; i++) {
         float v = x[i] + c;
         out[i] = (int16_t)((v - c) * inverse.f);
     }
@@ -55,25 +65,23 @@ static inline void NAME(store)(const Cache *cache, size_t head, int at, int widt
         for (int i = 0; i < width; i++) v[i] = (v[i] & 0xffff0000) | (uint16_t)value[i];
 }
 
-/* softmax of x in whole multiples of 1/2048; x is overwritten, and filled up to whole blocks of keys.
- *
- * `next` are values that are needed soon: the first half of them is asked for here, the rest by MIX.
+static inline const int16_t *NAME(keys_of)(const Cache *cache, size_t head, int width) {
+    return cache->keys + head * cache->keys_capacity * ((width + PIECE - 1) / PIECE * PIECE);
+}
+
+static inline const int16_t *NAME(values_of)(const Cache *cache, size_t head, int width) {
+    return cache->values + head * cache->values_capacity * width;
+}
+
+/* softmax of x in whole multiples of 1/2048; x is overwritten up to whole blocks of keys.
  * Returns 0 if it is not a number. */
-static int NAME(softmax)(float *x, int length, int16_t *out, const int16_t *next, int width) {
-    float most[KEYS];
+static int NAME(softmax)(float *x, int length, int16_t *out) {
+    float largest = x[0];
     double sums[8] = {0};
     int end = (length + KEYS - 1) / KEYS * KEYS;
     for (int j = length; j < end; j++) x[j] = -INFINITY; /* whose weight is 0 */
-    for (int l = 0; l < KEYS; l++) most[l] = x[l];
-    for (int j = KEYS; j < end; j += KEYS)
-        for (int l = 0; l < KEYS; l++) most[l] = x[j + l] > most[l] ? x[j + l] : most[l];
-    for (int half = KEYS / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) most[l] = most[l + half] > most[l] ? most[l + half] : most[l];
-    float largest = most[0];
-    for (int j = 0; j < end; j += KEYS) {
-        for (int l = j; l < j + KEYS; l++) x[l] = (float)NAME(exponential)((double)(x[l] - largest));
-        for (int i = 0; i < KEYS * width / 2; i += 32, next += 32) __builtin_prefetch(next);
-    }
+    for (int j = 1; j < length; j++) largest = x[j] > largest ? x[j] : largest;
+    for (int j = 0; j < end; j++) x[j] = (float)NAME(exponential)((double)(x[j] - largest));
     for (int j = 0; j < end; j += 8)
         for (int l = 0; l < 8; l++) sums[l] += x[j + l];
     for (int half = 4; half; half /= 2)
@@ -87,90 +95,176 @@ static int NAME(softmax)(float *x, int length, int16_t *out, const int16_t *next
     return 1;
 }
 
-static inline const int16_t *NAME(keys_of)(const Cache *cache, size_t head, int width) {
-    return cache->keys + head * cache->keys_capacity * ((width + PIECE - 1) / PIECE * PIECE);
-}
-
-static inline const int16_t *NAME(values_of)(const Cache *cache, size_t head, int width) {
-    return cache->values + head * cache->values_capacity * width;
-}
-
-/* Attention of one query over the first keys of a head: softmax(q k + bias) v, all rounded. `own` is
- * the bias of the last key alone. Keys and values of the head `next` are asked for meanwhile. */
-static void NAME(attend)(const float *q, const Cache *cache, size_t head, size_t next, int length,
-                         int width, const float *bias, float own, float value_unit, Scratch *s,
-                         float *out) {
-    int pieces = (width + PIECE - 1) / PIECE, blocks = (length + KEYS - 1) / KEYS;
-    int16_t query[MOST_WIDTH];
-    int32_t sums[MOST_WIDTH];
-    float *weights = s->weights;
-    float unit = NAME(round_row)(q, width, query);
-    for (int i = width; i < pieces * PIECE; i++) query[i] = 0;
-    const float *units = cache->units + head * cache->keys_capacity;
-    __builtin_prefetch(cache->units + next * cache->keys_capacity);
-    SCORES(query, NAME(keys_of)(cache, head, width), blocks, pieces,
-           NAME(keys_of)(cache, next, width), s->scores);
-    for (int j = 0; j < blocks * KEYS; j++) weights[j] = (float)s->scores[j] * (unit * units[j]);
-    if (bias)
-        for (int j = 0; j < length; j++) weights[j] += bias[j];
-    if (own != 0) weights[length - 1] += own; /* also if it is not a number */
-    const int16_t *later = NAME(values_of)(cache, next, width);
-    /* What is made of what is not a number must not be one either. */
-    if (!NAME(softmax)(weights, length, s->shares, later, width)) {
-        for (int c = 0; c < width; c++) out[c] = NAN;
-        return;
+/* The same in float32, in two steps: exp(x - largest), then whole numbers of it.
+ *
+ * The result is the same where no weight is so near to the middle of two whole numbers that rounding on
+ * the way could have moved it across. Returns 0 where one is, which is seldom, or not a number. */
+static inline float NAME(fast_powers)(const float *x, float largest, int blocks, float *powers) {
+    Sixteen sums = {0};
+    for (int i = 0; i < blocks * KEYS; i += KEYS) {
+        Sixteen v = NAME(fast_exponential)(SIXTEEN(x + i) - largest);
+        SIXTEEN(powers + i) = v;
+        sums += v;
     }
-    MIX(s->shares, NAME(values_of)(cache, head, width), length, width, later, sums);
-    for (int c = 0; c < width; c++) out[c] = (float)sums[c] * value_unit;
+    return TOTAL(sums);
 }
 
-/* Self-attention of new positions; their keys and values go to the cache first. */
+static inline int NAME(fast_shares)(const float *powers, float total, int blocks, int16_t *out) {
+    float share = 2048.0f / total, error = 1.5e-6f + 1e-7f * blocks; /* relative */
+    Whole unsure = {0};
+    for (int i = 0; i < blocks * KEYS; i += KEYS) {
+        Sixteen v = SIXTEEN(powers + i) * share;
+        Sixteen whole = (v + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23 */
+        Sixteen far = v - whole, most = 0.5f - v * error;
+        unsure |= ~((far < most) & (-far < most)); /* also what is not a number */
+        *(Shorts *)(out + i) = __builtin_convertvector(__builtin_convertvector(whole, Whole), Shorts);
+    }
+    return !ANY(unsure);
+}
+
+/* The scores of one head's keys: (q k) units + bias. `own` is the bias of the last key alone. What is
+ * behind it is -infinity. Returns the largest. */
+static inline float NAME(score)(const int32_t *sums, const float *units, float unit, int length,
+                                const float *bias, float own, float *scores) {
+    const Whole places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const Sixteen none = {0}, least = none - INFINITY;
+    Sixteen most = least;
+    for (int j = 0; j < length; j += KEYS) {
+        Sixteen v = __builtin_convertvector(*(const Whole *)(sums + j), Sixteen) * (unit * SIXTEEN(units + j));
+        int left = length - j;
+        if (bias) {
+            Sixteen more = none;
+            if (left >= KEYS)
+                more = SIXTEEN(bias + j);
+            else
+                memcpy(&more, bias + j, left * sizeof(float));
+            v += more;
+        }
+        if (left <= KEYS) {
+            if (own != 0) v += CHOOSE(places == left - 1, none + own, none); /* also if it is not a number */
+            v = CHOOSE(places < left, v, least);
+        }
+        SIXTEEN(scores + j) = v;
+        most = CHOOSE(v > most, v, most);
+    }
+    return LARGEST(most);
+}
+
+/* What queries of a pass attend to: row r of it, with `length[r]` + `plus` keys. */
+typedef struct {
+    const Cache *cache;
+    const float *queries; /* [rows][stride] */
+    const int32_t *row, *length;
+    int rows, heads, width, stride, plus;
+    const float *bias, *info; /* info: of the last key, less 1 */
+    int bias_stride;
+    float value_unit;
+    float *out; /* [rows][heads][width] */
+    const Shares *shares; /* what is asked for of layer `number` of `layers`, or NULL */
+    int layers, number;
+} NAME(Attention);
+
+/* One head of a row. Those of rows of one stream come together, so that its keys stay in a cache. */
+typedef struct { int r, head; } NAME(Query);
+
+static inline int NAME(next_queries)(const NAME(Attention) *a, NAME(Query) *at, int *begin, NAME(Query) *out) {
+    int count = 0;
+    for (; count < QUERIES && *begin < a->rows; count++) {
+        out[count] = *at;
+        if (at->r + 1 < a->rows && a->row[at->r + 1] == a->row[*begin]) {
+            at->r++;
+            continue;
+        }
+        if (++at->head == a->heads) at->head = 0, *begin = at->r + 1;
+        at->r = *begin;
+    }
+    return count;
+}
+
+/* softmax(q k + bias) v for all queries of a pass, all rounded.
+ *
+ * Some go through each step together, so that one does not wait for another. Values are asked for
+ * while scores are computed, and meanwhile with values the keys of the next queries. */
+static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
+    int heads = a->heads, width = a->width, pieces = (width + PIECE - 1) / PIECE, begin = 0;
+    NAME(Query) at = {0, 0}, now[QUERIES], then[QUERIES] = {{0, 0}};
+    int count = NAME(next_queries)(a, &at, &begin, now);
+    while (count) {
+        int coming = NAME(next_queries)(a, &at, &begin, then), room = s->keys;
+        int16_t query[QUERIES][MOST_WIDTH];
+        int32_t sums[MOST_WIDTH];
+        float unit[QUERIES], largest[QUERIES], total[QUERIES];
+        size_t place[QUERIES];
+        int length[QUERIES];
+        for (int i = 0; i < count; i++) {
+            int r = now[i].r;
+            unit[i] = NAME(round_row)(a->queries + (size_t)r * a->stride + now[i].head * width, width, query[i]);
+            for (int c = width; c < pieces * PIECE; c++) query[i][c] = 0;
+            place[i] = (size_t)a->row[r] * heads + now[i].head;
+            length[i] = a->length[r] + a->plus;
+        }
+        for (int i = 0; i < count; i++)
+            SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), (length[i] + KEYS - 1) / KEYS, pieces,
+                   NAME(values_of)(a->cache, place[i], width), s->scores + i * room);
+        for (int i = 0; i < count; i++) {
+            int r = now[i].r;
+            const float *bias = a->bias ? a->bias + (size_t)r * a->bias_stride : 0;
+            largest[i] = NAME(score)(s->scores + i * room, a->cache->units + place[i] * a->cache->keys_capacity,
+                                     unit[i], length[i], bias, a->info ? a->info[r] - 1 : 0, s->weights + i * room);
+        }
+        float *powers = (float *)s->scores;
+        for (int i = 0; i < count; i++)
+            total[i] = NAME(fast_powers)(s->weights + i * room, largest[i], (length[i] + KEYS - 1) / KEYS,
+                                         powers + i * room);
+        for (int i = 0; i < count; i++) {
+            int16_t *shares = s->shares + i * room;
+            float *out = a->out + ((size_t)now[i].r * heads + now[i].head) * width;
+            /* What is made of what is not a number must not be one either. */
+            if (!NAME(fast_shares)(powers + i * room, total[i], (length[i] + KEYS - 1) / KEYS, shares) &&
+                !NAME(softmax)(s->weights + i * room, length[i], shares)) {
+                memset(shares, 0, room * sizeof(int16_t));
+                for (int c = 0; c < width; c++) out[c] = NAN;
+                continue;
+            }
+            size_t later = (size_t)a->row[then[i < coming ? i : 0].r] * heads + then[i < coming ? i : 0].head;
+            MIX(shares, NAME(values_of)(a->cache, place[i], width), length[i], width,
+                NAME(keys_of)(a->cache, later, width), sums);
+            for (int c = 0; c < width; c++) out[c] = (float)sums[c] * a->value_unit;
+            __builtin_prefetch(a->cache->units + later * a->cache->keys_capacity);
+        }
+        for (int i = 0; i < count && a->shares; i++) {
+            size_t of = ((size_t)now[i].r * a->layers + a->number) * heads + now[i].head;
+            int16_t *out = a->shares->of + of * a->shares->width;
+            memcpy(out, s->shares + i * room, length[i] * sizeof(int16_t));
+            memset(out + length[i], 0, (a->shares->width - length[i]) * sizeof(int16_t));
+        }
+        memcpy(now, then, sizeof(now));
+        count = coming;
+    }
+}
+
+/* Self-attention of new positions; their keys and values go to the cache first. Each position attends
+ * to those up to its own, or, with `lengths`, to all of its row. */
 static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                 const int32_t *row, const int32_t *at, const float *info,
-                                 const Cache *cache, float *mixed, Scratch *s) {
+                                 const int32_t *row, const int32_t *at, const int32_t *lengths,
+                                 const float *info, const Cache *cache, float *mixed, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    float unit = layer->round_values / 12582912.0f / 2048.0f;
     for (int r = 0; r < rows; r++) {
         const float *parts = s->wide + (size_t)r * 3 * d;
-        float own = info ? info[r] - 1 : 0; /* repeats `self_bias` of model/info.py */
-        for (int h = 0; h < heads; h++) { /* of all heads, so that none waits for what it has stored */
+        for (int h = 0; h < heads; h++) {
             float key_unit = NAME(round_row)(parts + d + h * w, w, key);
             NAME(round_to)(parts + 2 * d + h * w, w, layer->round_values, value);
             NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
         }
-        for (int h = 0; h < heads; h++) {
-            size_t head = (size_t)row[r] * heads + h;
-            size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
-            NAME(attend)(parts + h * w, cache, head, next, at[r] + 1, w, 0, own, unit, s,
-                         mixed + (size_t)r * d + h * w);
-        }
     }
-}
-
-/* Attention of whole sources, token i at at[i] of row[i], to all `lengths[i]` tokens of its row. */
-static void NAME(whole_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                  const int32_t *row, const int32_t *at, const int32_t *lengths,
-                                  const Cache *cache, float *mixed, Scratch *s) {
-    int d = m->width, heads = m->heads, w = d / heads;
-    int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
-    NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
-    float unit = layer->round_values / 12582912.0f / 2048.0f;
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++) {
-            const float *parts = s->wide + (size_t)r * 3 * d + h * w;
-            float key_unit = NAME(round_row)(parts + d, w, key);
-            NAME(round_to)(parts + 2 * d, w, layer->round_values, value);
-            NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
-        }
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++) {
-            size_t head = (size_t)row[r] * heads + h;
-            size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
-            NAME(attend)(s->wide + (size_t)r * 3 * d + h * w, cache, head, next, lengths[r], w, 0, 0,
-                         unit, s, mixed + (size_t)r * d + h * w);
-        }
+    NAME(Attention) a = {
+        .cache = cache, .queries = s->wide, .row = row, .length = lengths ? lengths : at, .rows = rows,
+        .heads = heads, .width = w, .stride = 3 * d, .plus = !lengths, .info = info, /* repeats `self_bias` of model/info.py */
+        .value_unit = layer->round_values / 12582912.0f / 2048.0f, .out = mixed,
+    };
+    NAME(attend)(&a, s);
 }
 
 /* In the place of a decoder's self-attention: `ExactRecurrentUnit` of integers/exact.py. */
@@ -198,23 +292,14 @@ static void NAME(cross_attention)(const Model *m, const Layer *layer, const floa
                                   const int32_t *row, const int32_t *visible, const float *bias,
                                   int bias_stride, const Cache *memory, float round_values,
                                   float *mixed, const Shares *shares, int number, Scratch *s) {
-    int d = m->width, heads = m->heads, w = d / heads;
-    float unit = round_values / 12582912.0f / 2048.0f;
     NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < heads; h++) {
-            size_t head = (size_t)row[r] * heads + h;
-            size_t next = h + 1 < heads ? head + 1 : (size_t)row[r + 1 < rows ? r + 1 : r] * heads;
-            NAME(attend)(s->wide + (size_t)r * d + h * w, memory, head, next, visible[r], w,
-                         bias ? bias + (size_t)r * bias_stride : 0, 0, unit, s,
-                         mixed + (size_t)r * d + h * w);
-            if (shares) {
-                size_t place = ((size_t)r * m->decoder_layers + number) * heads + h;
-                int16_t *out = shares->of + place * shares->width;
-                memcpy(out, s->shares, visible[r] * sizeof(int16_t));
-                memset(out + visible[r], 0, (shares->width - visible[r]) * sizeof(int16_t));
-            }
-        }
+    NAME(Attention) a = {
+        .cache = memory, .queries = s->wide, .row = row, .length = visible, .rows = rows,
+        .heads = m->heads, .width = m->width / m->heads, .stride = m->width, .bias = bias,
+        .bias_stride = bias_stride, .value_unit = round_values / 12582912.0f / 2048.0f, .out = mixed,
+        .shares = shares, .layers = m->decoder_layers, .number = number,
+    };
+    NAME(attend)(&a, s);
 }
 
 /* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */

@@ -26,6 +26,23 @@ static inline double NAME(exponential)(double x) {
     return p * scale.d;
 }
 
+/* exp(x) for x <= 0 in float32, with a relative error below 4e-7; what is below exp(-87) is taken for it. */
+__attribute__((always_inline)) static inline Sixteen NAME(fast_exponential)(Sixteen x) {
+    const Sixteen none = {0}, least = none - 87.0f;
+    x = CHOOSE(x < least, least, x);
+    Sixteen n = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
+    Whole scale = ((Whole)n + 127) << 23;
+    n -= 12582912.0f;
+    Sixteen r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    Sixteen p = r * (1.0f / 720.0f) + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * (Sixteen)scale;
+}
+
 /* log(x) for normal x > 0, to the last bits of a double: x = 2^n m, and with s = (m - 1) / (m + 1),
  * log m = 2 (s + s^3 / 3 + s^5 / 5 + ...). */
 static inline double NAME(logarithm)(double x) {

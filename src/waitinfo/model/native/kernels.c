@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are handed to functions that are inlined */
+#endif
+
 #include "types.h"
 
 /* A kind of CPU's code begins with USE("its instructions") and ends with USED. */

@@ -67,7 +67,7 @@ static void NAME(encode)(const Model *m, int rows, float *x, const int32_t *row,
     for (int l = 0; l < m->encoder_layers; l++) {
         const Layer *layer = m->encoder + l;
         const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
-        NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, 0, info, caches + l, s->mixed, s);
         NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
         NAME(feed_forward)(m, layer, x, rows, s);
     }
@@ -83,7 +83,7 @@ static void NAME(encode_whole)(const Model *m, int rows, float *x, const int32_t
     for (int l = 0; l < m->encoder_layers; l++) {
         const Layer *layer = m->encoder + l;
         const float *in = NAME(input)(m, &layer->norm_attention, x, rows, s);
-        NAME(whole_attention)(m, layer, in, rows, row, at, lengths, cache, s->mixed, s);
+        NAME(self_attention)(m, layer, in, rows, row, at, lengths, 0, cache, s->mixed, s);
         NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
         NAME(feed_forward)(m, layer, x, rows, s);
     }
@@ -103,7 +103,7 @@ static void NAME(decode)(const Model *m, int rows, float *x, const int32_t *row,
             NAME(recurrent_unit)(m, layer, in, rows, row, at, caches + l, s->result, s);
             NAME(normalise)(m->before ? 0 : &layer->norm_attention, x, s->result, rows, m->width, x);
         } else {
-            NAME(self_attention)(m, layer, in, rows, row, at, info, caches + l, s->mixed, s);
+            NAME(self_attention)(m, layer, in, rows, row, at, 0, info, caches + l, s->mixed, s);
             NAME(output)(m, &layer->out, &layer->norm_attention, x, s->mixed, rows, s);
         }
         in = NAME(input)(m, &layer->norm_cross, x, rows, s);

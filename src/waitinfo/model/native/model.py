@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from waitinfo.model.native.weights import NativeMatrix
 
 NEVER = np.array([PAD, BOS], np.int32)  # tokens that are not written
+SMALL_PAGES_FROM = 2**29  # bytes of a cache: hundreds of streams
 Int32s = NDArray[np.int32]
 
 
@@ -225,6 +228,21 @@ def _native(matrix: IntegerMatrix) -> NativeMatrix:
     return matrix.native
 
 
+def _zeros(layers: int, size: int, kind: type[np.generic]) -> NDArray[Any]:
+    """[layers, size], in small pages if it is large.
+
+    Most places of a cache are never used: few sources are as long as they may be. A page of 2 MB,
+    as NumPy asks for, holds some of each row, so that all memory would be taken and cleared.
+    """
+    bytes_needed = layers * size * np.dtype(kind).itemsize
+    if bytes_needed < SMALL_PAGES_FROM or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros((layers, size), kind)
+    room = mmap.mmap(-1, bytes_needed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # the system was built without large pages
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, kind).reshape(layers, size)
+
+
 class NativeCaches:
     """Keys and values of several layers, as whole numbers of 16 bits.
 
@@ -234,9 +252,9 @@ class NativeCaches:
     def __init__(self, layers: int, rows: int, heads: int, width: int, capacity: int) -> None:
         blocks, pairs = -(-capacity // KEYS), -(-capacity // 2)
         every = rows * heads
-        self.keys = np.zeros((layers, every * blocks * KEYS * -(-width // 8) * 8), np.int16)
-        self.units = np.zeros((layers, every * blocks * KEYS), np.float32)
-        self.values = np.zeros((layers, every * pairs * 2 * width), np.int16)
+        self.keys = _zeros(layers, every * blocks * KEYS * -(-width // 8) * 8, np.int16)
+        self.units = _zeros(layers, every * blocks * KEYS, np.float32)
+        self.values = _zeros(layers, every * pairs * 2 * width, np.int16)
         arrays = zip(self.keys, self.values, self.units, strict=True)
         self.layers = (Cache * layers)(
             *(Cache(*(a.ctypes.data for a in some), blocks * KEYS, pairs * 2) for some in arrays)

@@ -43,6 +43,30 @@ static void mix_plain(const int16_t *weights, const int16_t *values, int length,
     }
 }
 
+static inline float total_of(Sixteen v) {
+    for (int half = KEYS / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) v[l] += v[l + half];
+    return v[0];
+}
+
+static inline float largest_of(Sixteen v) {
+    for (int half = KEYS / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
+    return v[0];
+}
+
+static inline int32_t top_of(Whole v) {
+    for (int half = KEYS / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
+    return v[0];
+}
+
+static inline int any_of(Whole v) {
+    int found = 0;
+    for (int l = 0; l < KEYS; l++) found |= v[l];
+    return found != 0;
+}
+
 #define NAME(x) x##_plain
 #define RUNS NULL
 #define MULTIPLY multiply_plain

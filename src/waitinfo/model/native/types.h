@@ -7,6 +7,7 @@
 #define TILE 64 /* inputs in a tile of AMX */
 #define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
+#define QUERIES 8 /* that attention computes together */
 #define PIECE 8 /* numbers of a key that lie side by side */
 #define PLACE(key) ((key) % 4 * 4 + (key) / 4) /* of a key within its block */
 #define MOST_WIDTH 256 /* of a head */
@@ -35,6 +36,14 @@ typedef uint32_t __attribute__((may_alias, aligned(2))) pair; /* of neighbours o
 typedef double __attribute__((vector_size(64))) Doubles;
 typedef float __attribute__((vector_size(32), aligned(4), may_alias)) Floats;
 #define EIGHT(x) (*(Floats *)(x))
+
+/* A block of keys' numbers, for what does not depend on the order. */
+typedef float __attribute__((vector_size(64), aligned(4), may_alias)) Sixteen;
+typedef int32_t __attribute__((vector_size(64), aligned(4), may_alias)) Whole;
+typedef int16_t __attribute__((vector_size(32), aligned(2), may_alias)) Shorts;
+#define SIXTEEN(x) (*(Sixteen *)(x))
+#define CHOOSE_WHOLE(which, a, b) (((which) & (a)) | (~(which) & (b)))
+#define CHOOSE(which, a, b) ((Sixteen)CHOOSE_WHOLE(which, (Whole)(a), (Whole)(b)))
 
 /* What makes floats of the sums of a block of outputs. It lies behind their weights, so that it is
  * read with them: elsewhere, every block would have to wait for it. */
@@ -171,6 +180,7 @@ typedef struct {
     int32_t *sums, *scores;
     float *largest, *wide, *mixed, *result, *normed, *weights;
     int16_t *shares; /* weights of attention as whole numbers */
+    int keys; /* that a query of attention has room for */
 } Scratch;
 
 /* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
@@ -178,6 +188,8 @@ static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
     static __thread void *kept;
     static __thread size_t room;
     keys = (keys + KEYS - 1) / KEYS * KEYS;
+    s->keys = keys;
+    keys *= QUERIES;
     size_t floats = (size_t)rows * (1 + (size_t)widest + 3 * (size_t)width) + 2 * (size_t)keys;
     size_t tiles = ((size_t)rows + TILE_ROWS - 1) / TILE_ROWS, bytes = tiles * TILE_ROWS * (widest + 2 * TILE);
     size_t sums = TILE_ROWS * BLOCK + (size_t)keys;

@@ -277,7 +277,7 @@ static void mix_avx512(const int16_t *weights, const int16_t *values, int length
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) {
                 acc[i] = _mm512_dpwssd_epi32(acc[i], w, _mm512_loadu_si512(values + at + 32 * i));
-                if (2 * j >= length) __builtin_prefetch(next + at + 32 * i);
+                __builtin_prefetch(next + at + 32 * i);
             }
         }
         for (int i = 0; i < 4; i++) _mm512_storeu_si512(sums + c + 16 * i, acc[i]);
@@ -285,6 +285,10 @@ static void mix_avx512(const int16_t *weights, const int16_t *values, int length
 }
 
 #define NAME(x) x##_avx512
+#define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
+#define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
+#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
+#define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
 #define RUNS runs_avx512
 #define MULTIPLY multiply_avx512
 #define SCORES scores_avx512
@@ -376,6 +380,10 @@ static void multiply_amx(const uint8_t *a, int rows, int stride, const int8_t *w
 }
 
 #define NAME(x) x##_amx
+#define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
+#define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
+#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
+#define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
 #define RUNS runs_amx
 #define MULTIPLY multiply_amx
 #define SCORES scores_avx512
