@@ -39,7 +39,8 @@ def waitinfo(*arguments: str) -> None:
 
 def main() -> None:
     print(
-        "Words arrive at speaking speed, three per second; the translation lags K = 5 info behind."
+        "Words arrive at speaking speed, three per second; "
+        "the translation lags about K = 5 info behind."
     )
     title("German to English")
     waitinfo("translate", "--pace", "3", *SPEECH)

@@ -115,7 +115,7 @@ class Judge(Veto):
     asks = ("logits", "states")
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
-        super().__init__({"risk": 0.5, "keep": 0.5, **(options or {})})
+        super().__init__({"risk": 0.4, "keep": 0.5, **(options or {})})
         self.head = random_head()
 
 

@@ -150,7 +150,7 @@ def test_figures_of_other_models_stay(points: list[dict[str, Any]], tmp_path: Pa
 def facts(points: list[dict[str, Any]], run: Path) -> Any:
     """What a card needs, with a model that is not there."""
     lags = [{"k": k, "lag": k + 1.5} for k in (1, 15)]
-    text = json.dumps({"systems": {"wait-info": {"points": lags}}})
+    text = json.dumps({"systems": {"veto": {"points": lags}, "wait-info": {"points": []}}})
     (run / "calibration.json").write_text(text, "utf-8")
     (run / "model.safetensors").write_bytes(b"0" * 24_200_000)
     training = {
@@ -174,7 +174,7 @@ def test_the_card(facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     card = cards.make_card(facts, examples)
     front, _, card = card.removeprefix("---\n").partition("\n---\n\n")
     assert yaml.safe_load(front)["language"] == ["en", "de"]
-    assert card.startswith("# en-de\n\nEnglish → German with the wait-info policy")
+    assert card.startswith("# en-de\n\nEnglish → German, word by word")
     assert not re.search(r"\{\w*\}|None|nan", card)
     rows = {row.split(" | ")[0]: row for row in card.splitlines() if row.startswith("| ")}
     # K = 5: newstest2015 and Europarl, as written and spoken; then documents, in their own table.

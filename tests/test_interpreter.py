@@ -69,7 +69,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("model", bundled_models().values(), ids=lambda model: model.name)
 def test_it_is_small_and_has_a_card(model: BundledModel) -> None:
     assert model.folder == find_model(model.name) and model.size <= 25e6
-    assert model.system == "wait-info"
+    assert model.system == "veto"
     languages = read_config(model.folder)["languages"]
     assert f"{languages['source']}-{languages['target']}" == model.name
     card = model.card.casefold()

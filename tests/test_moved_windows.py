@@ -129,7 +129,7 @@ def test_every_kind_of_attention_continues(system: str) -> None:
     ("system", "k"),
     [
         *(("local-agreement", 1), ("alignatt", 1), ("confidence", 0.01), ("punctuation", 2)),
-        ("veto", 1),
+        ("veto", 3),
     ],
 )
 def test_every_policy_continues(system: str, k: float) -> None:

@@ -128,11 +128,11 @@ def point_files(results: Path) -> list[Path]:
 
 
 def alter_points(path: Path) -> None:
-    """Points of K = 5 and of the first seed get 0.05 BLEU more."""
+    """Points of K = 5 and 15, and of the first seed, get 0.05 BLEU more."""
     points = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for point in points:
         if not point["name"].endswith("-allow"):
-            point["quality"]["BLEU"] += 0.05 * (point["k"] == 5) + 0.05 * (point["seed"] == 1)
+            point["quality"]["BLEU"] += 0.05 * (point["k"] in (5, 15)) + 0.05 * (point["seed"] == 1)
     path.write_text("".join(json.dumps(point) + "\n" for point in points), "utf-8")
 
 
@@ -160,7 +160,7 @@ def test_an_altered_point_is_detected(outputs: dict[str, Any], tmp_path: Path) -
     for name, made in changed.items():
         if isinstance(made, str):
             assert made != outputs[name], name
-        elif hasattr(made, "curves"):
+        elif hasattr(made, "curves") and made.curves[0].points[0].points:  # those of single points
             assert picture_misfit(RESULTS / name, made.curves) > TOLERANCE, name
 
 
@@ -209,15 +209,17 @@ def test_the_scores_on_the_cards(model: str) -> None:
     points = select(points_of(RESULTS, "bundled"), [f"name={model}"])
     written = [row[2:-2].split(" | ") for row in rows.splitlines()]
     dials = sorted({point["k"] for point in select(points, ["set=newstest2015"])})
-    assert [float(k) for k, *_ in written] == dials and {1, 3, 5, 7, 9} <= set(dials)
+    assert [float(k) for k, *_ in written] == dials and {1, 3, 5, 7} <= set(dials)
     for k, *cells in written:
         at = {p["set"]: p for p in select(points, [f"k={k}"])}
         expected = []
         for name in ("newstest2015", "europarl.test-german"):
-            plain, lower = at[name], at[f"{name}-lower"]
-            expected += [plain["quality"]["BLEU"], plain["paper"]["AL"], plain["word"]["LAAL"]]
-            expected += [lower["quality"]["BLEU"], lower["word"]["LAAL"]]
-        assert cells == [f"{value:.1f}" for value in expected], k
+            for point, whole in ((at.get(name), True), (at.get(f"{name}-lower"), False)):
+                figures = point and (point["quality"]["BLEU"], point["word"]["LAAL"])
+                shown = [f"{value:.1f}" for value in figures] if figures else ["", ""]
+                lag = f"{point['paper']['AL']:.1f}" if point else ""
+                expected += [shown[0], lag, shown[1]] if whole else shown
+        assert cells == expected, k
 
 
 # What belongs in results/

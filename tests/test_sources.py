@@ -176,7 +176,9 @@ def test_a_folder_for_the_hub_comes_back_the_same(
         card = hub.ModelCard.load(folder / "README.md")
         facts = card.data.to_dict()
         assert (facts["language"], facts["library_name"]) == (["de", "en"], "waitinfo")
-        assert facts["pipeline_tag"] == "translation" and "wait-info" in facts["tags"]
+        assert (
+            facts["pipeline_tag"] == "translation" and "simultaneous-translation" in facts["tags"]
+        )
         assert card.text.strip().startswith("# ")
     Hub(tmp_path).install(monkeypatch)
     found = find_source("some/mine")

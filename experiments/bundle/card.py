@@ -58,7 +58,8 @@ class Facts:
 
     def dials(self, *set_names: str) -> list[float]:
         """Dial values with points, in order."""
-        return sorted({p["k"] for p in self.points if p["set"] in set_names})
+        own = (p for p in self.points if p["name"] == self.name)
+        return sorted({p["k"] for p in own if p["set"] in set_names})
 
 
 def figures(point: Point | None, columns: Iterable[str]) -> list[str]:
@@ -162,12 +163,12 @@ def amount(run: dict[str, Any]) -> str:
 
 def packing(facts: Facts) -> str:
     """What packing costs."""
-    packed = facts.at(NEWS)
-    if packed is None:
-        return ""
-    unpacked = f"{facts.name}-float32", packed["k"]
-    whole = next((p for p in facts.points if (p["name"], p["k"]) == unpacked), None)
+    points = [point for point in facts.points if (point["set"], point["k"]) == (NEWS, 5.0)]
+    whole = next((p for p in points if p["name"] == f"{facts.name}-float32"), None)
     if whole is None:
+        return ""
+    packed = next((p for p in points if p is not whole and p["system"] == whole["system"]), None)
+    if packed is None:
         return ""
     before, after = (point["quality"]["BLEU"] for point in (whole, packed))
     return f"**Packing** changes BLEU from {before:.2f} to {after:.2f} (newstest2015, K = 5).\n\n"
@@ -229,7 +230,8 @@ def transcript(facts: Facts) -> str:
 def lags(facts: Facts) -> list[float]:
     """The calibrated lags, smallest and largest, in tenths that can be asked for."""
     systems = json.loads((facts.packed / "calibration.json").read_text("utf-8"))["systems"]
-    found = [point["lag"] for system in systems.values() for point in system["points"]]
+    points = systems[read_config(facts.packed)["system"]["name"]]["points"]
+    found = [point["lag"] for point in points]
     return [math.ceil(10 * min(found)) / 10, math.floor(10 * max(found)) / 10]
 
 

@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 
 from experiments.pages.figures import numbers, signed
-from experiments.pages.tables import AnalysisPicture, Outputs, find, numbers_of, place, table
+from experiments.pages.tables import (
+    AnalysisPicture,
+    Outputs,
+    Picture,
+    find,
+    numbers_of,
+    place,
+    table,
+)
 from waitinfo.analysis.analyses import ANALYSES
+from waitinfo.evaluation.curves import Curve, CurvePoint
 
 MORE = ("VERB", "NOUN", "ADJ", "PROPN", "AUX")  # info of these, says the paper, is higher
 LESS = ("CCONJ", "SCONJ", "ADP", "PART", "DET")  # than of these
@@ -37,6 +46,31 @@ def analyses(results: Path) -> Outputs:
         if path := find(results, name, ".json"):
             found[f"{place(path)}.md#{name}"] = tables(numbers_of(results, name))
             found |= pictures(path)
+    return found | beyond(numbers_of(results, "policy"))
+
+
+def beyond(measured: dict[str, Any]) -> Outputs:
+    """The veto beside wait-info and constants: curves, of what they have at equal lags."""
+    found: Outputs = {}
+    for model in ("de-en", "en-de"):
+        parts = [
+            measured[name]["significance"]
+            for name in (f"head-by-LAAL.{model}", f"head-constants-by-LAAL.{model}")
+            if name in measured
+        ]
+        scores: dict[str, dict[float, float]] = {}
+        for part in parts:
+            for other in part["against"]:
+                for at in other["at"]:
+                    for name, bleu in zip(("veto", other["name"]), at["BLEU"], strict=True):
+                        scores.setdefault(name, {})[at["latency"]] = bleu
+        curves = [
+            Curve(name, [CurvePoint(x, y, y, y, "") for x, y in sorted(ys.items())])
+            for name, ys in scores.items()
+        ]
+        if curves:
+            title = f"newstest2015, {model}: one model, decoded by several policies"
+            found[f"ablations/veto.{model}.svg"] = Picture(curves, title, x="word.LAAL")
     return found
 
 

@@ -33,14 +33,15 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class Picture:
-    """Curves of BLEU against Average Lagging."""
+    """Curves of BLEU against a latency."""
 
     curves: list[Curve]
     title: str
     bands: bool = False  # the spread of several seeds
+    x: str = "paper.AL"
 
     def draw(self, out: Path) -> None:
-        draw(self.curves, "paper.AL", "BLEU", out, self.title, labels=False, bands=self.bands)
+        draw(self.curves, self.x, "BLEU", out, self.title, labels=False, bands=self.bands)
 
 
 @dataclass(frozen=True)

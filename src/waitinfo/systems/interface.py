@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waitinfo.model.views import AttentionReport
 
 LONGEST = 100_000.0  # tokens that anything can lag behind
+CACHED_ROWS = 32  # whose logits are worked on at a time
 NONE = -1  # `Step.before` where nothing was predicted
 COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
 
@@ -79,16 +80,24 @@ def largest(values: Tensor) -> Tensor:
     return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
 
 
-def two_largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest along the last dimension, and the largest of the others: [B, N] -> [B] each."""
-    if is_tensor(values):
-        first, second = values.topk(2).values.unbind(-1)
+def two_best(step: Step) -> tuple[Tensor, Tensor]:
+    """The probabilities of the best token and of the second: [B] each."""
+    if is_tensor(step.logits):
+        first, second = step.probabilities.topk(2).values.unbind(-1)
         return first, second
-    array: np.ndarray = values.copy()  # type: ignore[attr-defined]
-    rows, places = np.arange(len(array)), array.argmax(-1)
-    first = array[rows, places]
-    array[rows, places] = -np.inf
-    return first, array.max(-1)  # type: ignore[return-value]
+    logits: Any = step.logits
+    tokens: Any = step.tokens
+    found = np.empty((2, len(tokens)), logits.dtype)
+    for start in range(0, len(tokens), CACHED_ROWS):  # more rows leave the processor's cache
+        part = slice(start, start + CACHED_ROWS)
+        rows, best = np.arange(len(tokens[part])), tokens[part]
+        shares = logits[part] - logits[part].max(-1, keepdims=True)
+        np.exp(shares, out=shares)
+        total = shares.sum(-1)
+        found[0, part] = shares[rows, best] / total
+        shares[rows, best] = 0
+        found[1, part] = shares.max(-1) / total
+    return found[0], found[1]  # type: ignore[return-value]
 
 
 def exact(values: Tensor) -> Tensor:
@@ -316,6 +325,11 @@ class Step(_Asked):
         """[B] that of the most probable token."""
         return largest(self.probabilities)
 
+    @cached_property
+    def results(self) -> dict[str, Tensor]:
+        """What one method of a policy has worked out for another."""
+        return {}
+
     def tensors(self) -> Step:
         """The same step in tensors on the host."""
         write = None if self.write is None else as_tensor(self.write)
@@ -323,5 +337,8 @@ class Step(_Asked):
 
     def arrays(self) -> Step:
         """The same step in NumPy arrays."""
+        values = (self.tokens, self.write, *(self.asked or {}).values())
+        if not any(map(is_tensor, values)):
+            return self
         write = None if self.write is None else as_array(self.write)
         return Step(as_array(self.tokens), self.extras, write, self._all(as_array))

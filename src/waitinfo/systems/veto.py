@@ -1,11 +1,13 @@
-"""Veto: wait-info that waits while more of the source would still change its mind.
+"""Veto: wait-info that writes sooner what is certain, and later what is not.
 
-Nothing is written before wait-info writes (its K and rate are the lower bound of the lag). Then the
-next token is computed, and a head judges the risk that the whole source would want another one
-there; a token of little risk is written, else one more source token is read. For a model without a
-head, the token is predicted twice: from what was read, and from one source token less. It is
-written if both agree. At a margin of so many info above the need of wait-info, it is written in any
-case, so the lag is bounded above, too.
+Where wait-info needs K info more than were used, the veto attempts to write from `sooner` info
+before that on. The next token is computed, and a head judges the risk that the whole source would
+want another one there; a token of little risk is written, else one more source token is read. For
+a model without a head, the token is predicted twice: from what was read, and from one source token
+less. It is written if both agree. At `later` info beyond the need of wait-info it is written in any
+case. So the lag is bounded on both sides.
+
+The margin is what was received beyond the need of the first attempt.
 
 What was won by waiting is given up slowly: after a WRITE at margin m, the next needs a margin of
 at least keep · m. Without this, a policy that has waited writes a burst, and each token of it sees
@@ -33,7 +35,7 @@ from waitinfo.systems.interface import (
     for_arrays,
     like,
     sigmoid,
-    two_largest,
+    two_best,
 )
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
 
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from waitinfo.model.batch import Batch
 
 CRITERIA = ("auto", "head", "agreement")
+MOST = 100.0  # info, of `sooner` and `later`
+HOPELESS = 0.5  # risk above which the next attempt is two tokens away
 NUMBERS = 10  # that the head sees beside the state, see `Veto.numbers`
 Array = NDArray[Any]
 
@@ -99,9 +103,10 @@ class Head:
 @dataclass(frozen=True)
 class VetoOptions(WaitInfoOptions):
     criterion: str = "auto"  # head or agreement; auto: the head, if the model folder has one
-    risk: float = 0.25  # largest risk at which the head lets a token be written
+    risk: float = 0.2  # largest risk at which the head lets a token be written
     keep: float = 0.85  # share of the margin at a WRITE that the next one needs
-    most: float = 5.0  # margin at which a token is written without more ado
+    sooner: float = 2.0  # info before the need of wait-info from which a token may be written
+    later: float = 3.0  # info beyond it at which a token is written in any case
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,15 +115,23 @@ class VetoOptions(WaitInfoOptions):
         for name in ("risk", "keep"):
             if not 0 <= getattr(self, name) <= 1:
                 raise WaitinfoError(f"system.{name} {getattr(self, name):g}: must be from 0 to 1")
-        if not self.most >= 0:
-            raise WaitinfoError(f"system.most {self.most:g}: must be 0 or more")
+        for name in ("sooner", "later"):
+            if not 0 <= getattr(self, name) <= MOST:
+                raise WaitinfoError(
+                    f"system.{name} {getattr(self, name):g}: must be from 0 to {MOST:g}"
+                )
+
+    @property
+    def most(self) -> float:
+        """The margin at which a token is written in any case."""
+        return self.sooner + self.later
 
 
 class Veto(WaitInfo):
     name = "veto"
-    summary = "wait-info that waits while more of the source changes its mind; any plain model"
+    summary = "wait-info that writes sooner what is certain, and later what is not; any plain model"
     # Below 0, the head alone decides about most tokens.
-    dial = Dial("K", 1, minimum=-3.0, whole=False, help="info the translation lags behind at least")
+    dial = Dial("K", 5, minimum=-2.0, whole=False, help="info the translation lags behind, about")
     asks: tuple[str, ...] = ("before",)
     rereads = True
     memory = (0.0,)  # the margin at the last WRITE
@@ -160,6 +173,11 @@ class Veto(WaitInfo):
             source_info, target_info = map(torch.ones_like, (batch.source, batch.target_in))
         return super().path(batch, source_info, target_info, k)
 
+    def margin(self, state: PolicyState) -> Tensor:
+        """[B] float64: what was received beyond the need of the first attempt."""
+        options = self.options
+        return super().margin(state) + options.sooner / (options.source_mean or 1)
+
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
         kept = self.margin(state) >= state.memory[:, 0] * self.options.keep
@@ -176,16 +194,31 @@ class Veto(WaitInfo):
         if self.head is None:
             certain = step.tokens == step.before
         else:
-            certain = self.head(step.states, self.numbers(state, step)) <= self.options.risk
+            certain = self.risk(state, step) <= self.options.risk
         return certain | (self.margin(state) >= self.options.most)
+
+    def risk(self, state: PolicyState, step: Step) -> Tensor:
+        """[B] what the head says of the tokens."""
+        assert self.head is not None
+        if "risk" not in step.results:
+            step.results["risk"] = self.head(step.states, self.numbers(state, step))
+        return step.results["risk"]
 
     def numbers(self, state: PolicyState, step: Step) -> list[Tensor]:
         """What the head sees beside the state of the decoder, [B] each."""
-        best, second = two_largest(step.probabilities)
+        best, second = two_best(step)
         margin, kept = self.margin(state), state.memory[:, 0]
         lead, lag = state.source_info - state.target_info, state.read - state.written
         begin = 1 / (1 + state.read), 1 / (1 + state.written)
         return [best, second, margin, kept, lead, lag, state.read, state.written, *begin]
+
+    @for_arrays
+    def wait(self, state: PolicyState, step: Step) -> Tensor:
+        """Two tokens where the head is almost sure that the token is wrong."""
+        one = state.read * 0 + 1
+        if self.head is None:
+            return one
+        return one + (self.risk(state, step) > HOPELESS)
 
     @for_arrays
     def remember(self, state: PolicyState, step: Step) -> Tensor:

@@ -45,7 +45,7 @@ PASS_TOKENS = 2048  # padded, of a pass that labels
 HELD_OUT = 10  # every so many-th sentence tells how good the head is
 
 # What is drawn for each sentence. Small lags, where most is to be decided, are drawn most often.
-SMALLEST_K, LARGEST_K, TOWARDS_SMALLEST = -3.0, 8.0, 1.6
+SMALLEST_K, LARGEST_K, TOWARDS_SMALLEST = -1.0, 10.0, 1.6
 RATES = 0.95, 1.25
 LARGEST_VETO = 0.85  # probability that an attempt is refused
 
