@@ -270,8 +270,9 @@ def _second(
     asked = options.against or options.against_system or settings
     system = options.against_system
     if not asked:
-        config, by_info = first.model.config, first.system.name in ("wait-info", "veto")
-        if not by_info or config.cross_attention != "plain" or config.encoder != "causal":
+        shape = first.model.config
+        fits = shape.cross_attention == "plain" and shape.encoder == "causal"
+        if not fits or first.system.name not in ("wait-info", "veto"):
             if options.against_k is not None:
                 raise WaitinfoError("--against-k: no second system; give --against-system too")
             return None
