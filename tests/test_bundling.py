@@ -143,7 +143,7 @@ def test_figures_of_other_models_stay(points: list[dict[str, Any]], tmp_path: Pa
     assert any(
         re.match(r"\| newstest2015-documents \| 5 \|.* \|  \| 6\.00 \|", row) for row in table
     )
-    assert (results / "models" / "bundled.en-de.svg").exists()
+    assert (results / "models" / "bundled.svg").exists()
 
 
 @pytest.fixture
