@@ -171,7 +171,10 @@ def packing(facts: Facts) -> str:
     if packed is None:
         return ""
     before, after = (point["quality"]["BLEU"] for point in (whole, packed))
-    return f"**Packing** changes BLEU from {before:.2f} to {after:.2f} (newstest2015, K = 5).\n\n"
+    return (
+        f"**Packing** changes BLEU from {before:.2f} to {after:.2f} (newstest2015, K = 5, "
+        f"{whole['system']}).\n\n"
+    )
 
 
 def timing(facts: Facts) -> str:
