@@ -59,7 +59,7 @@ class Analysed:
         return called(
             "analyse", "--source", self.folder / "test.de", "--reference", self.folder / "test.en",
             "--k", "1,5", "--against-k", "1,3,7", "--out", out or self.out, "--case", 6,
-            "--dtype", "float32",
+            "--dtype", "float32", "--system", "wait-info",
             "--source-tags", self.folder / "de.tsv", "--target-tags", self.folder / "en.tsv",
             self.folder / "en.tsv", *more,
         )  # fmt: skip
@@ -74,7 +74,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return load_model(find_model(None), "cpu")
+    return load_model(find_model(None), "cpu", system="wait-info")
 
 
 def tokens(loaded: LoadedModel) -> tuple[list[list[int]], list[list[int]]]:

@@ -49,7 +49,7 @@ def test_no_common_latency_leaves_significance_out(tmp_path: Path) -> None:
     done = analyse(write(tmp_path, PAIRS), *given)
     assert done.returncode == 0, done.stderr
     assert "left out: significance: the systems have no latency in common" in done.stderr
-    assert "compared at unequal paper.AL: wait-info 1 at" in done.stderr
+    assert "compared at unequal paper.AL: veto 1 at" in done.stderr
     report = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert 'id="difficulty"' in report and "no latency in common" in report
     # What was asked for is an error, but the rest is not lost.
@@ -69,7 +69,7 @@ def test_no_common_latency_leaves_significance_out(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert 'id="ratio"' in report and 'id="early-stop"' in report
-    texts = (tmp_path / "out" / "translations" / "wait-info-1-guard.txt").read_text("utf-8")
+    texts = (tmp_path / "out" / "translations" / "veto-1-guard.txt").read_text("utf-8")
     assert len(texts.splitlines()) == len(PAIRS)
 
 
@@ -114,12 +114,12 @@ def test_what_is_undefined_is_not_drawn(tmp_path: Path) -> None:
 
 
 def test_dials_that_only_the_first_system_has(tmp_path: Path) -> None:
-    """Wait-k needs whole numbers, wait-info does not."""
+    """Wait-k needs whole numbers, the veto does not."""
     done = analyse(write(tmp_path, PAIRS), "--k", "2.5", "--what", "early-stop", "--set",
                    "floor=false")  # fmt: skip
     assert done.returncode == 0, done.stderr
     first, second = numbers(tmp_path, "early-stop")["subjects"]
-    assert (first["name"], [at["k"] for at in first["dials"]]) == ("wait-info floor=false", [2.5])
+    assert (first["name"], [at["k"] for at in first["dials"]]) == ("veto floor=false", [2.5])
     assert (second["name"], len(second["dials"])) == ("multipath", 5)
 
 

@@ -212,7 +212,7 @@ def test_the_package_and_its_names_are_listed_without_torch() -> None:
         ("evaluate --help", "--reference"),
         ("analyse --help", "--source-tags"),
         ("distill --help", "--teacher"),
-        ("models", "wait-info"),
+        ("models", "veto"),
         ("models de-en", "de-en"),
     ],
 )

@@ -150,7 +150,7 @@ def test_pack_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--pack", str(folder), "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
         (["--pack", "de-en", "--out", str(tmp_path / "n"), "--dtype", "int3"], "int3"),
         (["--out", "x"], "only with --pack, --import or --export"),
-        (["xx-yy"], "unknown model 'xx-yy'"),
+        (["xx-yy"], "xx-yy: no such model; bundled models: "),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["models", *arguments])

@@ -138,7 +138,7 @@ def test_the_command(tmp_path: Path) -> None:
     done_quietly("evaluate", "--audio", given, "--recogniser", "tests.listening:tones",
                  "--lag", "4,5", "--out", out)  # fmt: skip
     for lag in (4, 5):
-        point = json.loads((out / f"wait-info-lag-{lag}" / "audio.json").read_text())
+        point = json.loads((out / f"veto-lag-{lag}" / "audio.json").read_text())
         assert point["words"] == len(WORDS) and point["lag"] == lag
     assert (
         "manifest" in called("evaluate", "--audio", given, "--source", given, "--out", out).stderr

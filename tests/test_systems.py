@@ -14,7 +14,7 @@ import torch
 from tests.engines import TRAINED
 from tests.oracle import batch_of, uncached_decodes
 from waitinfo.errors import WaitinfoError
-from waitinfo.model import transformer
+from waitinfo.model import info
 from waitinfo.model.attention import CROSS_ATTENTIONS, CrossAttention, cross_attention
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.views import AttentionReport
@@ -49,13 +49,13 @@ def test_a_whole_source_update_builds_one_bias(
 ) -> None:
     """Only one bias is computed if every head sees everything read."""
     calls: list[object] = []
-    real = transformer.cross_bias
+    real = info.cross_bias
 
     def counting(*given: object) -> object:
         calls.append(given)
         return real(*given)
 
-    monkeypatch.setattr(transformer, "cross_bias", counting)
+    monkeypatch.setattr(info, "cross_bias", counting)
     system = build_system(name, {"whole_source_updates": 10})
     model = tiny_model(**system.model_defaults)
     system.loss(model, batch_of(PAIRS), LossContext(update=0, draw=random.Random(0)))

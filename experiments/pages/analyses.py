@@ -13,6 +13,7 @@ from experiments.pages.figures import numbers, signed
 from experiments.pages.tables import (
     AnalysisPicture,
     Outputs,
+    Panels,
     Picture,
     find,
     numbers_of,
@@ -35,6 +36,11 @@ PICTURES = (  # file of numbers, name in it, analysis, its picture, and the pict
     ("analysis", "case", "case", "case-staircase", "analysis.case"),
     ("policy", "parts.de-en", "significance", "significance", "policy"),
 )
+BEYOND = (  # comparisons of the veto: their names, the model, the panel's title
+    ("head", "de-en", "German → English, newstest2015"),
+    ("head", "en-de", "English → German, newstest2015"),
+    ("head-europarl", "de-en", "German → English, Europarl"),
+)
 SIGNIFICANT = 0.05  # p-values below it
 SOME_AL = (3, 5, 7)  # where catch-up is shown
 
@@ -51,27 +57,27 @@ def analyses(results: Path) -> Outputs:
 
 def beyond(measured: dict[str, Any]) -> Outputs:
     """The veto beside wait-info and constants: curves, of what they have at equal lags."""
-    found: Outputs = {}
-    for model in ("de-en", "en-de"):
+    panels = []
+    for text, model, title in BEYOND:
         parts = [
             measured[name]["significance"]
-            for name in (f"head-by-LAAL.{model}", f"head-constants-by-LAAL.{model}")
+            for name in (f"{text}-by-LAAL.{model}", f"{text}-constants-by-LAAL.{model}")
             if name in measured
         ]
         scores: dict[str, dict[float, float]] = {}
         for part in parts:
             for other in part["against"]:
                 for at in other["at"]:
-                    for name, bleu in zip(("veto", other["name"]), at["BLEU"], strict=True):
+                    shown = other["name"].replace("multipath", "wait-k").replace("_", "-")
+                    for name, bleu in zip(("veto", shown), at["BLEU"], strict=True):
                         scores.setdefault(name, {})[at["latency"]] = bleu
         curves = [
             Curve(name, [CurvePoint(x, y, y, y, "") for x, y in sorted(ys.items())])
             for name, ys in scores.items()
         ]
         if curves:
-            title = f"newstest2015, {model}: one model, decoded by several policies"
-            found[f"ablations/veto.{model}.svg"] = Picture(curves, title, x="word.LAAL")
-    return found
+            panels.append(Picture(curves, title, x="word.LAAL"))
+    return {"ablations/veto.svg": Panels(panels)} if panels else {}
 
 
 def tables(measured: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.pages.tables import Outputs, by_name, cell, picture, points_of, table
+from experiments.pages.tables import Outputs, Panels, by_name, cell, picture, points_of, table
 from waitinfo.evaluation.curves import make_curves
 from waitinfo.evaluation.documents import ALL
 from waitinfo.evaluation.points import Point
@@ -32,6 +32,7 @@ def word_lag(point: Point) -> float:
 def bundled(results: Path) -> Outputs:
     """Every point of each bundled model, and curves of written and spoken text."""
     found: Outputs = {}
+    panels = []
     points = points_of(results, "bundled")
     for model in sorted({point["run"] for point in points}):
         # Each test set is a curve; timed points and those in float32 are on the card only.
@@ -46,8 +47,8 @@ def bundled(results: Path) -> Outputs:
         found[f"models/bundled.md#{model}"] = table(heads, rows)
         sentences = [p for p in here if not re.search("-(documents|errors)", p["name"])]
         title = f"{model}, written and in lower case without punctuation"
-        found[f"models/bundled.{model}.svg"] = picture(by_name(sentences), title)
-    return found
+        panels.append(picture(by_name(sentences), title))
+    return found | {"models/bundled.svg": Panels(panels)}
 
 
 # Spoken text

@@ -12,6 +12,7 @@ from experiments.pages.tables import (
     COLUMNS,
     HEADS,
     Outputs,
+    Panels,
     Picture,
     all_points,
     by_name,
@@ -58,11 +59,10 @@ PUBLISHED = {
 }
 AS_AUTHORS = ("wait-info", "multipath", "four-k", "multipath-four-k", "four-draws",
               "multipath-four-draws", "sum-by-batch", "as-authors")  # in the picture  # fmt: skip
-AUTHORS = {  # by test set: the picture, its title, and the experiment shown beside
-    "test_2016_flickr": ("authors-code.svg", "Multi30k German → English", "multi30k-authors"),
-    "europarl-178k.test": ("authors-code.europarl.svg",
-                           "Europarl German → English, 178,000 pairs", "europarl-178k"),
-}  # fmt: skip
+AUTHORS = {  # by test set: the title, and the experiment shown beside
+    "test_2016_flickr": ("Multi30k, test 2016", "multi30k-authors"),
+    "europarl-178k.test": ("Europarl, 178,000 pairs", "europarl-178k"),
+}
 SIDE_BY_SIDE = ("wait-info-allow", "multipath-allow", "as-authors-allow", "multipath-four-k-allow",
                 "authors-wait-info", "authors-multipath", "authors-multipath-warm")  # fmt: skip
 
@@ -86,12 +86,15 @@ def imported(results: Path) -> Outputs:
     """Published models by pair and part of the text, as far as they have been scored."""
     found: Outputs = {}
     points = points_of(results, "imported")
-    for pair, title in PUBLISHED.items():
-        for part in ("dev", "test"):
+    for part in ("dev", "test"):
+        panels = []
+        for pair, title in PUBLISHED.items():
             here = [p for p in points if p["run"] == pair and p["set"].endswith(part)]
             if curves := by_name(here):
                 found[f"models/imported.md#{pair}.{part}"] = all_points(curves)
-                found[f"models/imported.{pair}.{part}.svg"] = picture(curves, f"{title} as it is")
+                panels.append(picture(curves, title))
+        if panels:
+            found[f"models/imported.{part}.svg"] = Panels(panels)
     return found
 
 
@@ -212,12 +215,13 @@ def authors_code(results: Path) -> Outputs:
     ]  # fmt: skip
     heads = ["set", "system", "dial", *HEADS[:5], "early stop"]
     found: Outputs = {"paper/authors-code.md#authors-code": table(heads, rows)}
-    for set_name, (file, text, ours) in AUTHORS.items():
+    panels = []
+    for set_name, (title, ours) in AUTHORS.items():
         here = select(theirs, [f"set={set_name}"])
         curves = by_name([*here, *points_of(results, ours)])
         shown = [curves[name] for name in SIDE_BY_SIDE if name in curves]
-        found[f"paper/{file}"] = Picture(shown, f"{text}: the authors' code and ours")
-    return found
+        panels.append(Picture(shown, f"{title}: the authors' code and ours"))
+    return found | {"paper/authors-code.svg": Panels(panels)}
 
 
 MAKE = (multi30k, norm_before, de_en, en_vi, de_en_ablations, multi30k_ablations, authors_code,

@@ -13,7 +13,7 @@ import numpy as np
 
 from waitinfo.analysis.analyses import figures
 from waitinfo.evaluation.curves import Curve, CurvePoint, make_curves, value
-from waitinfo.evaluation.plot import draw, save_figure
+from waitinfo.evaluation.plot import STYLE, draw, draw_into, pyplot, save_figure
 from waitinfo.evaluation.points import Point, read_points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +42,28 @@ class Picture:
 
     def draw(self, out: Path) -> None:
         draw(self.curves, self.x, "BLEU", out, self.title, labels=False, bands=self.bands)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Pictures beside each other in one file."""
+
+    pictures: list[Picture]
+
+    def draw(self, out: Path) -> None:
+        plt = pyplot()
+        with plt.rc_context(STYLE):
+            size = (4.6 * len(self.pictures), 3.9)
+            figure, axes = plt.subplots(
+                1, len(self.pictures), figsize=size, layout="constrained", squeeze=False
+            )
+            for number, (picture, each) in enumerate(zip(self.pictures, axes[0], strict=True)):
+                curves, title, bands = picture.curves, picture.title, picture.bands
+                draw_into(each, curves, picture.x, "BLEU", title, False, bands, f"{number}:")
+                profile, _, metric = picture.x.partition(".")
+                each.set_xlabel(f"{metric} ({'tokens' if profile == 'paper' else 'words'})")
+            save_figure(figure, out)
+            plt.close(figure)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STORE = "translations"
 DIALS = (1.0, 3.0, 5.0, 7.0, 9.0)
-BY_TOKENS = ("wait-info", "wait-k", "multipath", "moe-wait-k")  # systems with such dials
+BY_TOKENS = ("wait-info", "veto", "wait-k", "multipath", "moe-wait-k")  # systems with such dials
 
 
 @dataclass(kw_only=True)
@@ -270,8 +270,9 @@ def _second(
     asked = options.against or options.against_system or settings
     system = options.against_system
     if not asked:
-        fits = first.model.config.cross_attention == "plain"
-        if not fits or first.model.config.encoder != "causal" or first.system.name != "wait-info":
+        shape = first.model.config
+        fits = shape.cross_attention == "plain" and shape.encoder == "causal"
+        if not fits or first.system.name not in ("wait-info", "veto"):
             if options.against_k is not None:
                 raise WaitinfoError("--against-k: no second system; give --against-system too")
             return None

@@ -107,21 +107,36 @@ def draw(
     plt = pyplot()
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
-        own = [curve for curve in curves if not curve.published]
-        numbers = style_numbers([curve.name for curve in own])
-        for above, (number, curve) in enumerate(zip(numbers, own, strict=True)):
-            _draw_curve(axes, curve, curve_style(number), above % 2 == 0, labels, bands)
-        for number, curve in enumerate(c for c in curves if c.published):
-            _draw_published(axes, curve, number)
-        axes.set_xlabel(axis_title(x))
-        axes.set_ylabel(axis_title(y))
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.margins(x=0.04, y=0.08)
-        if title:
-            axes.set_title(plain(title), fontsize=10)
-        axes.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none")
+        draw_into(axes, curves, x, y, title, labels, bands)
         save_figure(figure, out)
         plt.close(figure)
+
+
+def draw_into(
+    axes: Any,
+    curves: Sequence[Curve],
+    x: str,
+    y: str,
+    title: str,
+    labels: bool,
+    bands: bool,
+    panel: str = "",
+) -> None:
+    """Draw the curves into axes; `panel` tells these curves from those of others in the figure."""
+    own = [curve for curve in curves if not curve.published]
+    numbers = style_numbers([curve.name for curve in own])
+    for above, (number, curve) in enumerate(zip(numbers, own, strict=True)):
+        line = curve_id(curve, panel)
+        _draw_curve(axes, curve, curve_style(number) | {"gid": line}, above % 2 == 0, labels, bands)
+    for number, curve in enumerate(c for c in curves if c.published):
+        _draw_published(axes, curve, number)
+    axes.set_xlabel(axis_title(x))
+    axes.set_ylabel(axis_title(y))
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.margins(x=0.04, y=0.08)
+    if title:
+        axes.set_title(plain(title), fontsize=10)
+    axes.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none")
 
 
 def plain(text: str) -> str:
@@ -129,9 +144,9 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def curve_id(curve: Curve) -> str:
+def curve_id(curve: Curve, panel: str = "") -> str:
     """The id of a curve's line in an SVG file."""
-    return f"curve:{curve.name}"
+    return f"curve:{panel}{curve.name}"
 
 
 def save_figure(figure: Any, out: Path) -> None:
@@ -160,12 +175,12 @@ def _draw_curve(
             linewidth=1,
             linestyle=(0, (1, 1)),
             label=name,
-            gid=curve_id(curve),
+            gid=style["gid"],
         )
         if bands:
             axes.axhspan(point.low, point.high, color=colour, alpha=0.08, linewidth=0)
         return
-    axes.plot(curve.xs, curve.ys, label=name, zorder=3, gid=curve_id(curve), **style)
+    axes.plot(curve.xs, curve.ys, label=name, zorder=3, **style)
     low, high = [p.low for p in curve.points], [p.high for p in curve.points]
     if bands:
         axes.fill_between(curve.xs, low, high, color=colour, alpha=0.13, linewidth=0)
