@@ -199,6 +199,8 @@ def test_a_room_is_kept_for_a_time(server: Running) -> None:
         for number in range(100):  # they do not fill the server
             (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
         assert len(found) == 1 + rooms.KEPT
+        with pytest.raises(Occupied):  # the oldest ones are kept
+            await speak("b0", OTHER, "me")
         for number in range(rooms.ROOMS - len(found)):
             await speak(f"c{number}", SECRET, "me")
         with pytest.raises(Refusal, match="too many rooms"):
@@ -453,8 +455,16 @@ def test_what_the_room_has_forgotten_begins_again() -> None:
 
 
 def test_a_room_with_a_pin(kept: dict[str, Any]) -> None:
-    with running(toy_hub(streams=2, **kept)) as server, server.connect() as speaker:
+    with (
+        running(toy_hub(streams=2, **kept)) as server,
+        server.connect() as speaker,
+        server.connect("/v1/watch?room=locked") as early,  # before the room has a PIN
+    ):
+        receive(early)
         start(speaker, k=2, room="locked", pin="2468")
+        with pytest.raises(ConnectionClosed):
+            while not receive(early)["words"]:
+                pass
         for names in ([], ["waitinfo-pin.2467"]):
             with (
                 pytest.raises(InvalidStatus) as error,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.redis_server import RedisServer
 from tests.replicas import play
@@ -34,9 +34,17 @@ def test_a_room_of_two_servers(redis: RedisServer) -> None:
     """Its speaker may move; nobody else takes it, wherever; who comes late sees the last words."""
     secret = "s" * 16
     with running(toy_hub(rooms=redis.url)) as one, running(toy_hub(rooms=redis.url)) as other:
-        with other.connect("/v1/watch?room=hall") as watcher, one.connect() as speaker:
+        told = ["waitinfo", "waitinfo-pin.2468"]
+        with (
+            other.connect("/v1/watch?room=hall", subprotocols=told) as watcher,
+            other.connect("/v1/watch?room=hall") as untold,
+            one.connect() as speaker,
+        ):
             receive(watcher)
             start(speaker, k=2, room="hall", secret=secret, pin="2468")
+            with pytest.raises(ConnectionClosed):
+                while not words_of([receive(untold)]):
+                    pass
             with other.connect() as attacker:
                 send(attacker, "start", k=2, room="hall")
                 assert receive(attacker)["code"] == "room"

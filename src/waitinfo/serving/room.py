@@ -48,10 +48,13 @@ class Watcher:
     """One who watches. Nobody waits for a slow one, who gets what it missed once there is time.
 
     write: send a caption at once, if everything before has been taken.
+    pin: the digest of the PIN that it gave.
     """
 
-    def __init__(self, room: Room, write: Callable[[Caption], bool]) -> None:
-        self.room, self._write = room, write
+    def __init__(
+        self, room: Room, write: Callable[[Caption], bool], pin: bytes | None = None
+    ) -> None:
+        self.room, self._write, self.pin = room, write, pin
         self._waiting: deque[Caption] = deque()
         self._arrived = asyncio.Event()
         self._slow = False  # captions wait, or are being sent
@@ -75,6 +78,12 @@ class Watcher:
         """There is more than it was given."""
         self._slow = self._missed = True
         self._arrived.set()
+
+    def send_away(self) -> None:
+        """What is said from now on is not for this watcher."""
+        self._waiting.clear()
+        self._slow, self._missed = True, False
+        self.end()
 
     def end(self) -> None:
         """Nothing more will be said."""
@@ -194,6 +203,13 @@ class Room:
     def end(self) -> None:
         for watcher in self.watchers:
             watcher.end()
+
+    def lock(self, pin: bytes | None) -> None:
+        """From now on the room is for those who gave this PIN."""
+        for watcher in list(self.watchers) if pin else ():
+            if watcher.pin != pin:
+                del self.watchers[watcher]
+                watcher.send_away()
 
     def since(self, number: int) -> list[Caption]:
         """A lot from the word with this number on; from all that is left if it is forgotten."""

@@ -56,7 +56,8 @@ class Claim:
 
     @property
     def pin_digest(self) -> bytes | None:
-        return None if self.pin is None else pin_digest(self.name, self.pin)
+        room = self.name.partition("/")[0]  # in every language
+        return None if self.pin is None else pin_digest(room, self.pin)
 
     @property
     def digest(self) -> bytes:
@@ -100,6 +101,7 @@ class Held:
         self.pin: bytes | None = None  # digest
         self.speaker: Occupant | None = None
         self.owner: object | None = None  # whose client opened it
+        self.opened = 0  # how many rooms were opened before
         self.timer: asyncio.TimerHandle | None = None  # until it is free
 
 
@@ -107,7 +109,7 @@ class Rooms:
     """All rooms by name. A room is there while somebody holds it or watches."""
 
     def __init__(self, watchers: int) -> None:
-        self._limit, self.watching = watchers, 0
+        self._limit, self.watching, self._opened = watchers, 0, 0
         self._rooms: dict[str, Held] = {}
         self._closing = False
         self.asked: Callable[[str, str], None] = lambda room, language: None  # for a language
@@ -123,9 +125,12 @@ class Rooms:
                 held.room.forget(new_life())
             held.secret = held.former = claim.digest
             held.owner = claim.owner
+            self._opened += 1
+            held.opened = self._opened
         elif not hmac.compare_digest(held.secret, claim.digest):
             raise Occupied(TAKEN)
         held.pin = claim.pin_digest
+        held.room.lock(held.pin)
         self._sit(held, claim)
         if claim.again:
             held.room.tell(**claim.about)
@@ -168,8 +173,8 @@ class Rooms:
             return
         held.timer = asyncio.get_running_loop().call_later(kept, self._free, held)
         mine = [each for each in self._rooms.values() if each.owner is held.owner and each.timer]
-        if len(mine) > KEPT:
-            self._free(min(mine, key=lambda each: each.timer.when() if each.timer else 0.0))
+        if len(mine) > KEPT:  # the newest: so nobody can free older ones by opening many
+            self._free(max(mine, key=lambda each: each.opened))
 
     def _free(self, held: Held) -> None:
         """Let anybody speak in a room."""
@@ -184,13 +189,17 @@ class Rooms:
         return None if held is None else held.pin
 
     async def watch(
-        self, name: str, write: Callable[[Caption], bool], position: str | None = None
+        self,
+        name: str,
+        write: Callable[[Caption], bool],
+        position: str | None = None,
+        pin: bytes | None = None,
     ) -> Watcher:
-        """Watch a room, from a position or its last words on."""
+        """Watch a room, from a position or its last words on, having given a PIN of this digest."""
         if self.watching >= self._limit:
             raise Refusal(503, "watchers", "too many watch already", 30.0)
         held = self._find(name)
-        watcher = Watcher(held.room, write)
+        watcher = Watcher(held.room, write, pin)
         try:
             held.room.join(watcher, position)
         finally:
@@ -199,9 +208,10 @@ class Rooms:
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
-        del watcher.room.watchers[watcher]
+        watcher.room.watchers.pop(watcher, None)  # it may have been sent away
         self.watching -= 1
-        self._drop(self._rooms[watcher.room.name])
+        if (held := self._rooms.get(watcher.room.name)) is not None:
+            self._drop(held)
 
     def close(self, speakers: bool = False) -> None:
         """The server stops: watchers stay until the speaker of their room has gone, or not."""

@@ -122,7 +122,9 @@ class SharedRooms(Rooms):
             self._sit(held, claim)
             held.token, held.claim = token, claim
             held.secret, held.owner = claim.digest, claim.owner
-            await self._write(held, {"about": claim.about, "begin": not claim.again})
+            pin = claim.pin_digest
+            entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
+            await self._write(held, entry)
         self._start(self._confirm(held, token))
         return Seat(self, held, claim)
 
@@ -207,10 +209,14 @@ class SharedRooms(Rooms):
         return bytes.fromhex(found) if found else None
 
     async def watch(
-        self, name: str, write: Callable[[Caption], bool], position: str | None = None
+        self,
+        name: str,
+        write: Callable[[Caption], bool],
+        position: str | None = None,
+        pin: bytes | None = None,
     ) -> Watcher:
         async with self._copy(name):
-            return await super().watch(name, write, position)
+            return await super().watch(name, write, position, pin)
 
     def close(self, speakers: bool = False) -> None:
         self._closing = True
@@ -327,6 +333,8 @@ class SharedRooms(Rooms):
             return
         held.seen = (seen[0], seen[1])
         room = held.room
+        if entry.get("pin"):
+            room.lock(bytes.fromhex(entry["pin"]))
         if entry["token"] != held.token and held.speaker is not None and entry.get("about"):
             held.speaker.stop("replaced")
         if entry["life"] != room.life:

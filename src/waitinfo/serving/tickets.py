@@ -49,6 +49,12 @@ def find_pin(headers: Mapping[str, str]) -> str | None:
     return _offered(headers, "waitinfo-pin.")
 
 
+def given_pin(headers: Mapping[str, str], room: str) -> bytes | None:
+    """The digest of the PIN of a request."""
+    pin = find_pin(headers)
+    return None if pin is None else pin_digest(room, pin)
+
+
 def _offered(headers: Mapping[str, str], prefix: str) -> str | None:
     for name in subprotocols(headers):
         if name.startswith(prefix):

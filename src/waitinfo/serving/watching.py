@@ -14,6 +14,7 @@ from waitinfo.serving.hub import Hub
 from waitinfo.serving.protocol import Malformed
 from waitinfo.serving.room import Caption, Watcher
 from waitinfo.serving.rooms import check_name
+from waitinfo.serving.tickets import given_pin
 from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
 from waitinfo.text.languages import CODE
 
@@ -31,7 +32,10 @@ async def watch(socket: WebSocket) -> None:
         watching = Watching(socket, hub)
         watching.name, watching.language = name, find_language(socket)
         watching.watcher = await hub.rooms.watch(
-            watching.place, watching.write, socket.query_params.get("after")
+            watching.place,
+            watching.write,
+            socket.query_params.get("after"),
+            given_pin(socket.headers, name),
         )
     except Refusal as refusal:
         hub.refuse(refusal)
