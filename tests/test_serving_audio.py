@@ -263,6 +263,12 @@ def test_a_server_without_a_recogniser() -> None:
     with running(hub("nothing")) as server:
         with server.connect() as socket:
             assert "tests.listening:nothing" in start(socket, audio=AUDIO)["message"]
+        with server.connect("/v1/realtime/translations") as socket:
+            receive(socket)
+            for _ in range(3):  # more than there are voices, and none is lost by it
+                send(socket, "session.input_audio_buffer.append", audio="AAAA")
+                assert "tests.listening:nothing" in receive(socket)["error"]["message"]
+        wait_for(lambda: server.hub.hearing.free == 2)
         with server.connect() as socket:
             start(socket)
             send(socket, "end")

@@ -300,6 +300,13 @@ def test_large_requests_are_bounded_in_number() -> None:
             pass
 
 
+def test_the_description_holds_nothing_up() -> None:
+    with running(toy_hub()) as server, Watchdog() as watchdog:
+        asks = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        assert status(say(server, asks)) == 200 == status(say(server, asks))
+    assert watchdog.longest < 0.05, watchdog.step
+
+
 def test_heads_are_short(server: Running) -> None:
     many = b"".join(b"X-%d: a\r\n" % n for n in range(50_000))
     with Watchdog() as watchdog:

@@ -46,6 +46,9 @@ REASONS = {
 }
 
 
+FAR = 1 << 50  # more than any stream counts, so that it can be counted on from there
+
+
 class Live:
     """An open stream within its limits, whatever the protocol. `close` it in any case."""
 
@@ -90,6 +93,8 @@ class Live:
         if resume is not None:
             if resume.vocabulary not in (None, served.vocabulary):
                 raise WaitinfoError("resume: the stream was started with another vocabulary")
+            if max(resume.position, resume.sentence, resume.begun, resume.kept) > FAR:
+                raise WaitinfoError("resume: no stream has come so far")
             if len(resume.path) > hub.settings.path:
                 raise WaitinfoError(f"resume: a path may have {hub.settings.path:,} tokens")
             replay = replay_of(resume)
@@ -364,8 +369,9 @@ class Connection(ABC):
 
     async def open_ear(self, live: Live, start: AudioStart) -> Ear:
         """Take audio from now on."""
-        self.hub.hearing.reserve(self.client)
-        self._reserved = True
+        if not self._reserved:  # else it was tried in vain before
+            self.hub.hearing.reserve(self.client)
+            self._reserved = True
         self.ear = await self.hub.hearing.open(live.served.languages, start)
         return self.ear
 
