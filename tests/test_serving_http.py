@@ -103,6 +103,16 @@ def test_a_request_that_waits_for_the_model_is_not_cut_off(
     assert status(say(server, post(b"/translate", body))) == 200
 
 
+def test_requests_may_come_before_answers(server: Running) -> None:
+    asks = post(b"/translate", asked("ba be")).replace(b"Connection: close\r\n", b"")
+    with server.dial() as socket:
+        for _ in range(20):
+            socket.sendall(asks + b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        socket.sendall(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        answer = rest(socket)
+    assert answer.count(b"HTTP/1.1 200") == 41 and answer.count(b"translatedText") == 20
+
+
 def test_two_lengths_of_a_body_are_refused(server: Running) -> None:
     for order in (0, 1):
         lines = [b"Content-Length: 4\r\n", b"Transfer-Encoding: chunked\r\n"][:: 1 - 2 * order]

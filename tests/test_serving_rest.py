@@ -75,7 +75,10 @@ def test_texts_lists_and_lines(server: Running) -> None:
     assert [guess["language"] for guess in detected["detectedLanguage"]] == ["de", "de"]
 
 
-def test_nobody_translates_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_nobody_translates_for_a_client_that_has_left(
+    monkeypatch: pytest.MonkeyPatch, more: bytes
+) -> None:
     """Its streams are free before the round under way has ended, and no more text is taken in."""
     from waitinfo.streaming.session import Session
 
@@ -93,6 +96,7 @@ def test_nobody_translates_for_a_client_that_has_left(monkeypatch: pytest.Monkey
         body = json.dumps({"q": "ba be bi\n" * 3_000, "source": "de", "target": "en"})
         connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
         assert begun.wait(600)
+        connection.sock.sendall(more)
         connection.close()
         wait_for(lambda: server.hub.models.find().free == 4)
         go_on.set()

@@ -88,7 +88,7 @@ def _add_schemas(app: FastAPI) -> None:
     made: list[bytes] = []
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def description(request: Request) -> JSONResponse:
+    async def description(request: Request) -> Response:
         hub: Hub = request.app.state.hub
         hub.check_private(request)
         if not made:  # by a thread: it takes a third of a second

@@ -25,6 +25,7 @@ RESERVE = 160  # file descriptors kept for accepting and refusing, for files and
 ACCEPTED = 64  # connections that asyncio accepts before any of them can be refused
 PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
 COSTLY, REST = 0.004, 20.0  # seconds of parsing, and the factor of the pause that follows
+EARLY = 1 << 16  # bytes that a client may send ahead of an answer
 LINGER = 1.0  # seconds in which a client can hear that it is refused
 TOO_MANY = b'{"error": "too many connections"}'
 REFUSAL = (
@@ -139,6 +140,7 @@ class HttpProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._phase: tuple[str, int] | None = None
         self._handed_on = self._refused = False
+        self._early = b""  # what came before the answer to the request under way
         if hasattr(transport, "max_size"):
             transport.max_size = PORTION
         self._address = self.client[0] if self.client else ""
@@ -154,7 +156,13 @@ class HttpProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        if self._counted:
+        if self._counted and self._answering:
+            # uvicorn would stop reading, and not notice that the client leaves.
+            self._early += data
+            if len(self._early) > EARLY:
+                log("too much ahead of an answer")
+                self.transport.abort()
+        elif self._counted:
             began = time.thread_time()
             super().data_received(data)
             self._watch()
@@ -164,6 +172,12 @@ class HttpProtocol(H11Protocol):
             self._refused = True
             self.transport.write(REFUSAL)
             self.transport.write_eof()
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a whole request has come that has not been answered."""
+        cycle = self.cycle
+        return not (cycle is None or cycle.response_complete or cycle.more_body)
 
     def _pause(self, seconds: float) -> None:
         """Read nothing for some time."""
@@ -177,6 +191,9 @@ class HttpProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()
+        early, self._early = self._early, b""
+        if early and not self.transport.is_closing():
+            self.data_received(early)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._handed_on = True
