@@ -186,7 +186,7 @@ def test_the_card(facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     trained = "36,000 updates of 32,768 tokens in 25 minutes (5.2 epochs of 7,000,000 pairs"
     assert "on one NVIDIA H200 with 20,000 updates of 32,768 tokens in 12 minutes" in card
     assert f"then with {trained}" in card
-    assert "changes BLEU from 15.30 to 15.00 (newstest2015, K = 5)" in card
+    assert "changes BLEU from 15.30 to 15.00 (newstest2015, K = 5, full)" in card
     assert "(24 MB)" in card and "from 2.5 to 16.5" in card
     assert "40% do not become an acceptable translation" in card
     assert "BLEU is 14.4 instead of 15.0" in card and "| English | German |" in card

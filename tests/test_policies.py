@@ -92,7 +92,7 @@ def aligned(f: int, layer: int) -> Rule:
     def rule(now: Begun) -> bool:
         layers = [now.weights()[layer - 1]] if layer else list(now.weights())
         heads = [head.tolist() for one in layers for head in one]
-        total = [sum(column) for column in zip(*heads, strict=True)]
+        total = [sum(column) for column in zip(*heads, strict=True)][: now.read]
         return now.read > f and total.index(max(total)) < now.read - f
 
     return rule

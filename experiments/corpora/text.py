@@ -84,10 +84,8 @@ def tokenise(texts: list[Path], without: list[Path]) -> None:
 # The German part of a text. Europarl's last sittings have sentences in a dozen other languages.
 
 FREQUENT, LINES = 300, 200_000  # words, and lines of the training text that they come from
-LEAST_WORDS, LEAST_SHARE = (
-    4,
-    0.15,
-)  # of frequent words, in sentences that are not shorter
+LEAST_WORDS = 4  # shorter sentences are kept
+LEAST_SHARE = 0.15  # of frequent words in the others
 
 
 def words_of(line: str) -> list[str]:

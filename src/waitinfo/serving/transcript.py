@@ -79,8 +79,13 @@ class Transcript:
             position=self.source.position,
             time=round(events[-1].time, 4),
             trace=shown if trace else None,
-            replay=ResumePoint.model_validate(vars(self._stream.replay())),
+            replay=self._point(),
         )
+
+    def _point(self) -> ResumePoint:
+        """The replay of now, whose path continues that of the message before."""
+        found = vars(self._stream.replay())
+        return ResumePoint.model_validate(found | {"path": self.progress.news()})
 
     def _take(self, event: Event) -> list[WrittenWord] | None:
         """The words that an event shows; None if the client has seen it before."""

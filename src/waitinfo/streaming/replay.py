@@ -208,7 +208,8 @@ class Progress:
         self._tokens = 0  # source tokens of this sentence or window that were read
         self._places: list[Place] = []  # by source token in view
         self._view = list(given.path[: given.kept])  # target tokens in view
-        self._path: list[tuple[int, int]] = []  # not given yet
+        self._path = list(given.path)  # since then
+        self._given = len(self._path)  # tokens of it that the client has
         self._whole = True  # no source word is read in part
         self._over = False  # the sentence has ended
         self._last = given.after  # character shown
@@ -245,12 +246,16 @@ class Progress:
         return not self._last_seen
 
     def replay(self) -> Replay:
-        """The replay that would continue the stream now; its path begins after the last one's."""
+        """The replay that would continue the stream now."""
         self.rest()
-        path, self._path = self._path, []
         sentence = self._begins.sentence
         read = 0 if sentence != self.sentence else self._tokens
-        return replace(self._begins, path=path, read=read)
+        return replace(self._begins, path=list(self._path), read=read)
+
+    def news(self) -> list[tuple[int, int]]:
+        """What the path of the replay has more than at the last call, or all of a new one."""
+        begin, self._given = self._given, len(self._path)
+        return self._path[begin:]
 
     def _begin(self, sentence: int) -> None:
         self.sentence, self._over = sentence, False
@@ -269,7 +274,7 @@ class Progress:
     ) -> None:
         """From now on, a replay begins here, if it can."""
         if place.clean and not self._seen_writes:
-            self._path = list(path)
+            self._path, self._given = list(path), 0
             self._begins = Replay(
                 position=place.position,
                 sentence=self.sentence,

@@ -112,6 +112,7 @@ class AlignAtt(Policy):
 
     The next target token is aligned with the source token that cross-attention weighs most. If that
     is one of the last f tokens read, the token may need more of the source, and is not written yet.
+    The mark that ends a prefix of a published model is none of them, however much looks at it.
     """
 
     name = "alignatt"
@@ -135,8 +136,9 @@ class AlignAtt(Policy):
     @for_arrays
     def accept(self, state: PolicyState, step: Step) -> Tensor:
         layer, weights = self.options.layer, step.attention  # [B, L, H, S]
-        chosen = weights[:, layer - 1] if layer else weights.mean(1)
-        return chosen.mean(1).argmax(-1) < state.read - state.k
+        chosen = (weights[:, layer - 1] if layer else weights.mean(1)).mean(1)
+        words = (chosen >= 0).cumsum(-1) <= state.read[:, None]
+        return (chosen * words).argmax(-1) < state.read - state.k
 
 
 class Punctuation(Policy):

@@ -123,8 +123,8 @@ class VetoOptions(WaitInfoOptions):
 
     @property
     def most(self) -> float:
-        """The margin at which a token is written in any case."""
-        return self.sooner + self.later
+        """The margin at which a token is written in any case: info, or tokens of the mean info."""
+        return (self.sooner + self.later) / (self.source_mean or 1)
 
 
 class Veto(WaitInfo):
