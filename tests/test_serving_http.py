@@ -230,12 +230,14 @@ def asked(q: Any, **fields: Any) -> bytes:
 
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 PARTS = b"Content-Type: multipart/form-data; boundary=x\r\n"
+PILES = ("a" + "\u0301" * 60 + " ") * 7_000 + "a" + "\u0301" * 65
 HEAVY = {
     "newlines": (asked("\n" * (MEGABYTE // 2)), JSON),
     "lines": (asked(" \n" * (MEGABYTE // 3)), JSON),
     "words": (asked("a\n" * (MEGABYTE // 3)), JSON),
     "letters": (asked("a" * MEGABYTE), JSON),
     "marks": (asked("a" + "\u0301\u0316" * 80_000), JSON),
+    "marks below the bound": (asked(PILES).decode("unicode-escape").encode(), JSON),
     "control": (asked("\u0001" * 160_000), JSON),
     "ideographs": (json.dumps({"q": "漢" * 300_000}, ensure_ascii=False).encode(), JSON),
     "numbers": (asked([0] * (MEGABYTE // 4)), JSON),

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,38 +75,46 @@ def figures(point: Point | None, columns: Iterable[str]) -> list[str]:
     return [f"{known[column]:.1f}" for column in columns]
 
 
+WHOLE, SHORT = ("BLEU", "AL", "LAAL"), ("BLEU", "LAAL")
+
+
 def scores(facts: Facts) -> str:
     """BLEU, AL and LAAL as written, BLEU and LAAL as spoken, at every K."""
-    whole, short = ("BLEU", "AL", "LAAL"), ("BLEU", "LAAL")
-    parts = ((NEWS, whole), (f"{NEWS}-lower", short), (PARLIAMENT, whole),
-             (f"{PARLIAMENT}-lower", short))  # fmt: skip
-    titles = (NEWS, "spoken", "Europarl test", "spoken")
-    heads = ["K"]
-    for title, (_, columns) in zip(titles, parts, strict=True):
-        heads += [f"{title}: {columns[0]}", *columns[1:]]
-    rows = [
-        [
-            f"{k:g}",
-            *(cell for name, columns in parts for cell in figures(facts.at(name, k), columns)),
-        ]
-        for k in facts.dials(NEWS, PARLIAMENT)
-    ]
-    return table(heads, rows).strip()
+    parts = {
+        NEWS: (NEWS, WHOLE),
+        f"{NEWS}-lower": (f"{NEWS}, spoken", SHORT),
+        PARLIAMENT: ("Europarl test", WHOLE),
+        f"{PARLIAMENT}-lower": ("Europarl test, spoken", SHORT),
+    }
+    return by_dial(facts, parts)
 
 
 def documents(facts: Facts) -> str:
-    names = [
-        f"{name}-{kind}" for name in (NEWS, PARLIAMENT) for kind in ("documents", "documents-lower")
-    ]
-    titles = (NEWS, "no sentence ends", "Europarl test", "no sentence ends")
-    heads = ["K", *(head for title in titles for head in (f"{title}: BLEU", "LAAL"))]
-    rows = [
-        [
-            f"{k:g}",
-            *(cell for name in names for cell in figures(facts.at(name, k), ("BLEU", "LAAL"))),
-        ]
-        for k in facts.dials(*names)
-    ]
+    """BLEU and LAAL of streams of many sentences, if they were scored."""
+    parts = {
+        f"{name}-{kind}": (f"{title}{ends}", SHORT)
+        for name, title in ((NEWS, NEWS), (PARLIAMENT, "Europarl test"))
+        for kind, ends in (("documents", ""), ("documents-lower", ", no sentence ends"))
+    }
+    if not facts.dials(*parts):
+        return ""
+    return (
+        "**Unsegmented text.** 25 sentences at a time are one stream; *no sentence ends*: without "
+        "any sign of where one ends. LAAL is LongLAAL: over the whole stream.\n\n"
+        f"{by_dial(facts, parts)}\n\n"
+    )
+
+
+def by_dial(facts: Facts, parts: Mapping[str, tuple[str, Sequence[str]]]) -> str:
+    """Columns of those sets that have points: their titles, and what is shown of each."""
+    known = {name: part for name, part in parts.items() if facts.dials(name)}
+    heads = ["K"]
+    for title, columns in known.values():
+        heads += [f"{title}: {columns[0]}", *columns[1:]]
+    rows = []
+    for k in facts.dials(*known):
+        cells = (figures(facts.at(name, k), columns) for name, (_, columns) in known.items())
+        rows.append([f"{k:g}", *chain(*cells)])
     return table(heads, rows).strip()
 
 

@@ -138,7 +138,7 @@ class Lane:
         return max(LEAST, min(SHARE, ALL / max(1, self.open)))
 
     def wait(self, cost: float, now: float) -> float:
-        """The seconds until the next one's turn, after one that took so many."""
+        """The seconds until the next one's turn, after one that took `cost` seconds."""
         self._free = min(max(now, self._free) + REST * cost, now + LONGEST)
         return self._free - now
 

@@ -434,12 +434,12 @@ class Work:
             self.words += len(part.split()) - cut + len(UNSPACED.findall(part))
             if self.words > settings.words:
                 raise Refusal(413, "size", f"a request may have {settings.words:,} words")
+            if piles_marks(text[max(0, at - PILE) : at + SLICE]):
+                raise Refusal(413, "size", f"a letter may have {PILE} marks")
             if at:
                 await asyncio.sleep(0)
         if longest_word(text) > settings.word:
             raise Refusal(413, "size", f"a word may have {settings.word:,} characters")
-        if piles_marks(text):
-            raise Refusal(413, "size", f"a letter may have {PILE} marks")
 
     def _spend(self) -> None:
         if (wait := self.client.spend(0)) > 0:

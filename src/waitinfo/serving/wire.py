@@ -242,7 +242,7 @@ class Gathering:
             self._settle()
 
     def parsed(self, size: int, cost: float) -> None:
-        """So many bytes took so many seconds: read more at a time from now on, or fewer."""
+        """Parsing `size` bytes took `cost` seconds: read more at a time from now on, or fewer."""
         if cost > MOMENT:
             self._portion = max(LEAST, self._portion // 2)
         elif size == self._portion and cost < MOMENT / 4:

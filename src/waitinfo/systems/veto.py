@@ -68,7 +68,7 @@ class Head:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Array], width: int, numbers: int) -> Head:
-        """From the tensors of a folder, for states of this width and so many numbers."""
+        """From the tensors of a folder, for states of this width and this many numbers."""
         units = len(tensors["bias"]) if "bias" in tensors else 0
         shapes = {
             "from_states": (width, units),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import cache
 
 # Thai, Lao, Myanmar, Khmer; East Asian punctuation, kana and ideographs with their extensions.
 # Hangul is written with spaces.
@@ -22,7 +23,6 @@ _AFTER = (
 )
 AFTER = re.compile(f"[{_AFTER}]")
 PILE = 64  # marks on one letter, and more than any language needs
-_MAY_BE_A_PILE = re.compile(rf"(?:[^\w\s!-~]|[{_AFTER}]){{{PILE + 1},}}")
 
 
 def is_unspaced(text: str) -> bool:
@@ -53,15 +53,15 @@ def mostly_unspaced(texts: Iterable[str]) -> bool:
 
 def piles_marks(text: str) -> bool:
     """Whether a letter has more than `PILE` marks. Sorting them takes time squared."""
-    if text.isascii():
-        return False
-    for found in _MAY_BE_A_PILE.finditer(text):
-        count = 0
-        for char in found[0]:
-            count = count + 1 if _follows(char) else 0
-            if count > PILE:
-                return True
-    return False
+    return not text.isascii() and _pile().search(text) is not None
+
+
+@cache
+def _pile() -> re.Pattern[str]:
+    """Too many marks. What follows two marks is no beginning: so each is looked at a few times."""
+    marks = "".join(chr(n) for n in range(0x300, 0x20000) if unicodedata.combining(chr(n)))
+    mark = f"[{marks}{_AFTER}]"
+    return re.compile(f"{mark}(?<!{mark}{mark}){mark}{{{PILE}}}")
 
 
 def settled(text: str) -> int:
