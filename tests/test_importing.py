@@ -33,6 +33,7 @@ from waitinfo.model.integers.in_torch import as_arrays, as_tensors, in_torch
 from waitinfo.model.views import CachePosition, SelfView
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.systems import build_system
+from waitinfo.text.languages import Languages
 from waitinfo.text.special import BOS, EOS, SPECIALS
 from waitinfo.trained.saving import load_model
 from waitinfo.translation.search import GreedySearch
@@ -306,7 +307,10 @@ def test_a_marian_folder_computes_what_transformers_computes(tmp_path: Path) -> 
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
     for side in ("source", "target"):
         tokenizer.save(tmp_path / f"{side}.spm")
+    named = json.dumps({"source_lang": "zho", "target_lang": "en"})
+    (tmp_path / "tokenizer_config.json").write_text(named, "utf-8")
     published = read_published(tmp_path)
+    assert published.languages == Languages("zh", "en")
     model = build(published).requires_grad_(False)
     size = len(words) - 2
     their_ids = torch.tensor([pad, 1, pad, 0, *range(2, 2 + size)])

@@ -62,6 +62,7 @@ class Panels:
                 draw_into(each, curves, picture.x, "BLEU", title, False, bands, f"{number}:")
                 profile, _, metric = picture.x.partition(".")
                 each.set_xlabel(f"{metric} ({'tokens' if profile == 'paper' else 'words'})")
+                each.legend(fontsize=7, loc="best", framealpha=0.85, edgecolor="none")
             save_figure(figure, out)
             plt.close(figure)
 

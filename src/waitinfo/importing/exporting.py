@@ -45,7 +45,7 @@ def export(kind: str, source: Path, out: Path, progress: Progress = SILENT) -> N
 def _for_others(kind: str, folder: Path, out: Path, progress: Progress) -> None:
     loaded = load_model(folder, "cpu")
     if (reason := obstacle(loaded, kind)) is not None:
-        raise WaitinfoError(f"{folder}: {reason}; {kind} has no such models")
+        raise WaitinfoError(f"{folder.name}: {reason}; this is not exported for {kind}")
     progress.advance(1)
     from waitinfo.importing import ctranslate2, opus
 

@@ -7,7 +7,6 @@ the language to write.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,12 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.importing.opus import ACTIVATIONS, EPSILON, read_weights
 from waitinfo.importing.pieces import CONTROL, UNKNOWN, PieceFile
 from waitinfo.importing.published import NEVER, Published, cover, special_rows
+from waitinfo.text.languages import short
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
 KIND = "m2m_100"  # of model_type in config.json, also of NLLB
 PIECES = "sentencepiece.bpe.model"
 FIRST_POSITION = 2  # behind that of padding
-# Languages of NLLB with a code of two letters; its other languages keep those of three.
-_PAIRS = """
-    afr:af amh:am arb:ar asm:as azj:az bak:ba bel:be ben:bn bod:bo bos:bs bul:bg cat:ca ces:cs
-    cym:cy dan:da deu:de ell:el eng:en epo:eo est:et eus:eu fao:fo fin:fi fra:fr gla:gd gle:ga
-    glg:gl grn:gn guj:gu hat:ht hau:ha heb:he hin:hi hrv:hr hun:hu hye:hy ibo:ig ind:id isl:is
-    ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khk:mn khm:km kik:ki kin:rw kir:ky kor:ko lao:lo
-    lin:ln lit:lt ltz:lb lug:lg lvs:lv mal:ml mar:mr mkd:mk mlt:mt mri:mi mya:my nld:nl nno:nn
-    nob:nb npi:ne nya:ny oci:oc ory:or pan:pa pes:fa plt:mg pol:pl por:pt ron:ro run:rn rus:ru
-    sag:sg san:sa sin:si slk:sk slv:sl smo:sm sna:sn snd:sd som:so sot:st spa:es als:sq srd:sc
-    srp:sr ssw:ss sun:su swe:sv swh:sw tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tir:ti tsn:tn
-    tso:ts tuk:tk tur:tr twi:tw uig:ug ukr:uk urd:ur uzn:uz vie:vi wol:wo xho:xh ydd:yi yor:yo
-    zho:zh zsm:ms zul:zu
-"""
-# Languages of NLLB with a code of two letters; its other languages keep those of three.
-TWO_LETTERS = dict(re.findall(r"(\w+):(\w+)", _PAIRS))
 
 
 def read(folder: Path, config: dict[str, Any]) -> Published:
@@ -136,6 +121,6 @@ def _codes(names: dict[str, int]) -> dict[str, str]:
     counts = Counter(language for language, *_ in parts.values())
     codes = {}
     for name, (language, *script) in parts.items():
-        code = TWO_LETTERS.get(language, language)
+        code = short(language)
         codes[name] = "-".join([code, *script]) if counts[language] > 1 else code
     return codes

@@ -24,7 +24,7 @@ from waitinfo.importing.published import (
 )
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.stored import load_stored
-from waitinfo.text.languages import CODE, Languages
+from waitinfo.text.languages import CODE, Languages, short
 from waitinfo.text.special import BOS, EOS, PAD
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
 
@@ -96,7 +96,7 @@ def _languages(folder: Path) -> Languages:
     path = folder / "tokenizer_config.json"
     found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     codes = [str(found.get(f"{side}_lang") or "") for side in ("source", "target")]
-    return Languages(*(code if CODE.fullmatch(code) else None for code in codes))
+    return Languages(*(short(code) if CODE.fullmatch(code) else None for code in codes))
 
 
 def read_weights(folder: Path, encoder_layers: int, decoder_layers: int) -> dict[str, Array]:

@@ -150,14 +150,14 @@ async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResp
 async def languages(request: Request) -> list[Language]:
     """The languages that are translated, and into which."""
     hub: Hub = request.app.state.hub
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}  # several models may have one direction
     for served in hub.models.main:
         codes = served.languages
         if codes.source and codes.target:
-            found.setdefault(codes.source, []).append(codes.target)
-            found.setdefault(codes.target, [])
+            found.setdefault(codes.source, {})[codes.target] = None
+            found.setdefault(codes.target, {})
     return [
-        Language(code=code, name=NAMES.get(code.split("-")[0], code), targets=targets)
+        Language(code=code, name=NAMES.get(code.split("-")[0], code), targets=list(targets))
         for code, targets in found.items()
     ]
 

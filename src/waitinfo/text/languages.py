@@ -12,6 +12,21 @@ from waitinfo.errors import WaitinfoError, unknown
 
 CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
 
+_PAIRS = """
+    afr:af amh:am arb:ar asm:as azj:az bak:ba bel:be ben:bn bod:bo bos:bs bul:bg cat:ca ces:cs
+    cym:cy dan:da deu:de ell:el eng:en epo:eo est:et eus:eu fao:fo fin:fi fra:fr gla:gd gle:ga
+    glg:gl grn:gn guj:gu hat:ht hau:ha heb:he hin:hi hrv:hr hun:hu hye:hy ibo:ig ind:id isl:is
+    ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khk:mn khm:km kik:ki kin:rw kir:ky kor:ko lao:lo
+    lin:ln lit:lt ltz:lb lug:lg lvs:lv mal:ml mar:mr mkd:mk mlt:mt mri:mi mya:my nld:nl nno:nn
+    nob:nb npi:ne nya:ny oci:oc ory:or pan:pa pes:fa plt:mg pol:pl por:pt ron:ro run:rn rus:ru
+    sag:sg san:sa sin:si slk:sk slv:sl smo:sm sna:sn snd:sd som:so sot:st spa:es als:sq srd:sc
+    srp:sr ssw:ss sun:su swe:sv swh:sw tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tir:ti tsn:tn
+    tso:ts tuk:tk tur:tr twi:tw uig:ug ukr:uk urd:ur uzn:uz vie:vi wol:wo xho:xh ydd:yi yor:yo
+    zho:zh zsm:ms zul:zu
+"""
+# Languages with a code of two letters; others keep those of three.
+TWO_LETTERS = dict(re.findall(r"(\w+):(\w+)", _PAIRS))
+
 
 @dataclass(frozen=True)
 class Languages:
@@ -57,6 +72,11 @@ class Opening(NamedTuple):
     def path(self) -> list[tuple[int, int]]:
         """The target's, written as soon as the first real token of the source is read."""
         return [(self.target, 2)]
+
+
+def short(code: str) -> str:
+    """The code of two letters for one of three, if there is one: de for deu."""
+    return TWO_LETTERS.get(code, code)
 
 
 def find_code(wanted: str, known: Mapping[str, Any]) -> str:

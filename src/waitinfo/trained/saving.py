@@ -67,10 +67,11 @@ class LoadedModel:
         if not self.language_tokens:
             return None
         if self.languages.source is None or self.languages.target is None:
+            one, other, *_ = self.language_tokens
             raise WaitinfoError(
-                f"{self.folder}: translates between {len(self.language_tokens)} languages; "
-                "give two of them, with load(languages=Languages('en', 'pt')) or "
-                "waitinfo … --from en --to pt"
+                f"{self.folder.name}: translates between {len(self.language_tokens)} languages; "
+                f"give two of them, with load(languages=Languages('{one}', '{other}')) or "
+                f"waitinfo … --from {one} --to {other}"
             )
         codes = self.languages.source, self.languages.target
         return Opening(*(self.language_tokens[code] for code in codes))
@@ -90,7 +91,7 @@ class LoadedModel:
         known = asdict(self.languages)
         for side, code in changes.items():
             if known[side] not in (None, code):
-                raise WaitinfoError(f"{self.folder}: its {side} is {known[side]}, not {code}")
+                raise WaitinfoError(f"{self.folder.name}: its {side} is {known[side]}, not {code}")
         return self
 
 
