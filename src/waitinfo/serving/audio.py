@@ -56,7 +56,8 @@ async def translations(request: Request) -> Response:
     hub.hearing.reserve(client)  # before the body, so that no more of them wait than are heard
     try:
         async with read_body(request, hub, hub.settings.audio_size) as body:
-            asked = _read(request.headers.get("content-type", ""), body)
+            kind = request.headers.get("content-type", "")
+            asked = await asyncio.to_thread(_read, kind, body)  # of up to many megabytes
             return await while_wanted(request, _translation(hub, client, asked))
     finally:
         hub.hearing.release(client)
