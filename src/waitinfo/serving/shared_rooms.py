@@ -50,7 +50,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 return redis.call('HGET', KEYS[1], 'life')
 """
 # The token, seconds, how many entries are kept, the life; the numbers of the next word before, or
-# nothing to begin anew, and after; entries.
+# nothing to begin again, and after; entries.
 ADD = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then
   return redis.call('EXISTS', KEYS[1]) == 1 and 'replaced' or 'behind'
