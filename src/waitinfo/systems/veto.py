@@ -12,6 +12,10 @@ The margin is what was received beyond the need of the first attempt.
 What was won by waiting is given up slowly: after a WRITE at margin m, the next needs a margin of
 at least keep · m. Without this, a policy that has waited writes a burst, and each token of it sees
 as little of the source ahead as it would have without waiting.
+
+The end of a sentence gives up all lag. A stream without sentence ends has none, so that lag would
+only grow, by what is kept and by a rate above 1. Once its window has moved on, nothing is kept, and
+what of the translation stayed in view counts once.
 """
 
 from __future__ import annotations
@@ -168,7 +172,9 @@ class Veto(WaitInfo):
     dial = Dial("K", 5, minimum=-2.0, whole=False, help="info the translation lags behind, about")
     asks: tuple[str, ...] = ("before",)
     rereads = True
-    memory = (0.0,)  # the margin at the last WRITE
+    # At the last WRITE the margin and the tokens written before, and what of the translation was in
+    # view already when the window began.
+    memory = (0.0, 0.0, 0.0)
     Options = VetoOptions
     options: VetoOptions
     head: Head | None = None
@@ -210,12 +216,21 @@ class Veto(WaitInfo):
     def margin(self, state: PolicyState) -> Tensor:
         """[B] float64: what was received beyond the need of the first attempt."""
         options = self.options
-        return super().margin(state) + options.sooner / (options.source_mean or 1)
+        less = options.sooner + self._carried(state) * (options.rate - 1)
+        return super().margin(state) + less / (options.source_mean or 1)
+
+    def _carried(self, state: PolicyState) -> Tensor:
+        """[B] info of the translation that was in view already when the window began."""
+        written, used = state.written, state.target_info
+        if self.options.target_mean:
+            used = written * self.options.target_mean
+        before, carried = state.memory[:, 1], state.memory[:, 2]
+        return carried + (used - carried) * (written < before)  # fewer: it has moved on
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
-        margin = self.margin(state)
-        enough = (margin >= 0) & (margin >= state.memory[:, 0] * self.options.keep)
+        margin, kept = self.margin(state), state.memory[:, 0] * self.options.keep
+        enough = (margin >= 0) & (margin >= kept * (self._carried(state) == 0))
         if self.options.floor:
             enough &= state.read >= state.written + 2
         return state.complete | enough
@@ -265,4 +280,4 @@ class Veto(WaitInfo):
 
     @for_arrays
     def remember(self, state: PolicyState, step: Step) -> Tensor:
-        return self._margin(state, step)[:, None]
+        return columns([self._margin(state, step), state.written, self._carried(state)])
