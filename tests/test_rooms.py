@@ -321,6 +321,35 @@ def test_a_slow_watcher_gets_what_it_missed_once_it_reads() -> None:
     assert [w["word"] for m in sent for w in m["words"]] == [str(n) for n in range(1, 1_001)]
 
 
+def test_a_slow_watcher_of_a_room_that_begins_anew_gets_all_of_it() -> None:
+    """Its words are counted from 0 again, past the number that the watcher had seen."""
+
+    async def run() -> list[str]:
+        open_, sent = [True], []
+        hall = Room("a", "life")
+
+        def write(caption: Caption) -> bool:
+            if open_[0]:
+                sent.append(caption)
+            return open_[0]
+
+        watcher = Watcher(hall, write)
+        hall.join(watcher, None)
+        hall.say([word(n) for n in range(1, 41)])
+        open_[0] = False
+        hall.forget("another")
+        hall.begin()
+        for n in range(1, 60 + room_module.WAITING):
+            hall.say([word(n)])
+        assert watcher._missed
+        sent.clear()
+        watcher.end()
+        sent += [caption async for caption in watcher.captions()]
+        return [w["word"] for caption in sent for w in json.loads(caption.text)["words"]]
+
+    assert asyncio.run(run()) == [str(n) for n in range(1, 60 + room_module.WAITING)]
+
+
 class Reader:
     """A watcher whose connection is cut now and then: it comes back with its last position."""
 

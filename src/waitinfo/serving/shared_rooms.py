@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from waitinfo.serving.guards import Refusal
@@ -30,6 +30,7 @@ from waitinfo.serving.rooms import (
     new_life,
 )  # fmt: skip
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
+from waitinfo.serving.tickets import LOCKED
 
 WANT = "want "
 WORDS = f"{PREFIX}:words:"
@@ -47,7 +48,7 @@ end
 redis.call('HSET', KEYS[1], 'secret', ARGV[1], 'former', ARGV[1], 'token', ARGV[3], 'pin', ARGV[4])
 redis.call('HSETNX', KEYS[1], 'life', ARGV[5])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
-return redis.call('HGET', KEYS[1], 'life')
+return {redis.call('HGET', KEYS[1], 'life'), held and 1 or 0}
 """
 # The token, seconds, how many entries are kept, the life; the numbers of the next word before, or
 # nothing to begin again, and after; entries.
@@ -80,6 +81,14 @@ end
 """
 
 
+class Kept(NamedTuple):
+    """A room that waits for its speaker."""
+
+    opened: int  # how many rooms were opened before
+    token: str
+    until: float
+
+
 class Copy(Held):
     """A room as this server knows it."""
 
@@ -103,7 +112,7 @@ class SharedRooms(Rooms):
         self._claim, self._add = shared.script(CLAIM), shared.script(ADD)
         self._release = shared.script(FREE)
         self._copies: dict[str, Copy] = {}
-        self._kept_for: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+        self._kept_for: WeakKeyDictionary[Any, dict[str, Kept]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._channel: Any = None  # where news comes from
@@ -113,26 +122,36 @@ class SharedRooms(Rooms):
     async def speak(self, claim: Claim) -> Seat:
         async with self._copy(claim.name) as held, held.order:
             token = secrets.token_hex(8)
-            life = await self._shared.ask(lambda: self._take(claim, token))
-            if life is None:
+            found = await self._shared.ask(lambda: self._take(claim, token))
+            if found is None:
                 raise Occupied(TAKEN)
+            life, kept = found
             await self._shared.ask(lambda: self._load(held))
             if held.room.life != life:
                 held.room.forget(life)
             self._sit(held, claim)
             held.token, held.claim = token, claim
             held.secret, held.owner = claim.digest, claim.owner
+            before = self._kept_for.get(claim.owner, {}).pop(claim.name, None)
+            self._opened += 1
+            held.opened = before.opened if kept and before else self._opened
             pin = claim.pin_digest
             entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
-            await self._write(held, entry)
+            try:
+                await self._shared.ask(lambda: self._write(held, entry))
+            except BaseException:
+                if held.speaker is claim.speaker:  # which will hear that it does not speak
+                    self.leave(held, self._kept if kept else 0.0)
+                raise
         self._start(self._confirm(held, token))
         return Seat(self, held, claim)
 
-    async def _take(self, claim: Claim, token: str) -> str | None:
+    async def _take(self, claim: Claim, token: str) -> tuple[str, bool] | None:
+        """The life of the room, and whether it was kept for this speaker; None: it is another's."""
         keys, pin = self._keys(claim.name), claim.pin_digest
         arguments = [claim.digest.hex(), self._seconds, token, pin.hex() if pin else "", new_life()]
-        found: str | None = await self._claim(keys, arguments)
-        return found
+        found: list[Any] | None = await self._claim(keys, arguments)
+        return None if found is None else (found[0], bool(found[1]))
 
     async def say(self, held: Held, words: list[dict[str, Any]]) -> None:
         assert isinstance(held, Copy)
@@ -183,22 +202,24 @@ class SharedRooms(Rooms):
         async with held.order:
             if held.token == token and held.speaker is None:
                 about = {**vars(held.room.about), "speaking": False}
-                await self._shared.ask(lambda: self._write(held, {"about": about}))
-                await self._keep(held, token, kept)
+                with suppress(Refusal):  # without Redis, which then forgets the room in time
+                    await self._shared.ask(lambda: self._write(held, {"about": about}))
+                    await self._keep(held, token, kept)
                 held.secret = held.owner = held.claim = None
                 self._drop(held)
 
     async def _keep(self, held: Copy, token: str, kept: float) -> None:
-        """The room is kept for its speaker, the oldest one of too many not."""
-        name = held.room.name
+        """The room is kept for its speaker; of too many the one that was opened last is not."""
+        name, now = held.room.name, asyncio.get_running_loop().time()
         mine = self._kept_for.setdefault(held.owner, {})
-        mine.pop(name, None)
+        for each in [each for each, place in mine.items() if each == name or place.until <= now]:
+            del mine[each]
         if kept > 0:
-            mine[name] = token
+            mine[name] = Kept(held.opened, token, now + kept)
             if len(mine) <= KEPT:
                 return
-            name = next(iter(mine))
-            token = mine.pop(name)
+            name = max(mine, key=lambda each: mine[each].opened)
+            token = mine.pop(name).token
         await self._shared.ask(lambda: self._release(self._keys(name), [token, REMEMBERED]))
 
     # Watching
@@ -215,7 +236,14 @@ class SharedRooms(Rooms):
         position: str | None = None,
         pin: bytes | None = None,
     ) -> Watcher:
-        async with self._copy(name):
+        async with self._copy(name) as held:
+            while True:  # whoever locks the room from here on is heard here
+                locks = held.room.locks
+                known = await self.pin(name)
+                if locks == held.room.locks:
+                    break
+            if known not in (None, pin):
+                raise Refusal(401, "pin", LOCKED)
             return await super().watch(name, write, position, pin)
 
     def close(self, speakers: bool = False) -> None:
