@@ -112,6 +112,10 @@ class Head:
         judge = Judge(*(part.ctypes.data for part in (weights, bias, out)), *sizes)
         return code, judge, (weights, bias, out)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without compiled code, which is of this process."""
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
     def _judge(self, states: Array, numbers: Sequence[Array]) -> Array | None:
         """[B] by compiled code."""
         if self._compiled is None:
