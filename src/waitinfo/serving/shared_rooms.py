@@ -13,6 +13,8 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -32,7 +34,7 @@ from waitinfo.serving.rooms import (
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
 from waitinfo.serving.tickets import LOCKED
 
-WANT = "want "
+WANT, PIN = "want ", "pin "
 WORDS = f"{PREFIX}:words:"
 REMEMBERED = 600  # seconds that a room's words outlive its speaker
 BEATS = 3  # times that a held room is confirmed while it would be kept
@@ -74,10 +76,17 @@ return id
 # The token, seconds that its words are remembered.
 FREE = """
 if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then
-  redis.call('HDEL', KEYS[1], 'secret', 'token', 'pin')
+  redis.call('HDEL', KEYS[1], 'secret', 'token')
   redis.call('EXPIRE', KEYS[1], ARGV[2])
   redis.call('EXPIRE', KEYS[2], ARGV[2])
 end
+"""
+
+
+# The digest of the PIN.
+LOCK = """
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'pin', ARGV[1]) end
+redis.call('PUBLISH', KEYS[2], 'pin ' .. ARGV[1])
 """
 
 
@@ -110,7 +119,7 @@ class SharedRooms(Rooms):
         super().__init__(watchers)
         self._shared, self._kept = shared, kept
         self._claim, self._add = shared.script(CLAIM), shared.script(ADD)
-        self._release = shared.script(FREE)
+        self._release, self._locking = shared.script(FREE), shared.script(LOCK)
         self._copies: dict[str, Copy] = {}
         self._kept_for: WeakKeyDictionary[Any, dict[str, Kept]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,6 +147,8 @@ class SharedRooms(Rooms):
             pin = claim.pin_digest
             entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
             try:
+                for name in claim.rooms[1:]:
+                    await self._shared.ask(partial(self._lock_all, name, claim.pin, pin))
                 await self._shared.ask(lambda: self._write(held, entry))
             except BaseException:
                 if held.speaker is claim.speaker:  # which will hear that it does not speak
@@ -145,6 +156,12 @@ class SharedRooms(Rooms):
                 raise
         self._start(self._confirm(held, token))
         return Seat(self, held, claim)
+
+    async def _lock_all(self, name: str, pin: str | None, digest: bytes | None) -> None:
+        """Lock a room that others may know."""
+        if (held := self._copies.get(name)) is not None and held.claim is not None:
+            held.claim = replace(held.claim, pin=pin)
+        await self._locking(self._keys(name), [digest.hex() if digest else ""])
 
     async def _take(self, claim: Claim, token: str) -> tuple[str, bool] | None:
         """The life of the room, and whether it was kept for this speaker; None: it is another's."""
@@ -331,6 +348,8 @@ class SharedRooms(Rooms):
             self._start(self._complete(held))
         elif news["type"] == "message" and news["data"].startswith(WANT):
             self.asked(held.room.name, news["data"].removeprefix(WANT))
+        elif news["type"] == "message" and news["data"].startswith(PIN):
+            held.room.lock(bytes.fromhex(news["data"].removeprefix(PIN)))
         elif news["type"] == "message":
             if held.waiting is not None:
                 held.waiting.append(news["data"])
@@ -342,6 +361,9 @@ class SharedRooms(Rooms):
 
     async def _load(self, held: Copy) -> None:
         """What Redis has of a room, and what has come meanwhile."""
+        pin = await self._shared.client.hget(self._keys(held.room.name)[0], "pin")
+        if pin:  # it may have been locked meanwhile
+            held.room.lock(bytes.fromhex(pin))
         held.waiting = held.waiting or []
         after = f"({held.seen[0]}-{held.seen[1]}"
         found = await self._shared.client.xrange(self._keys(held.room.name)[1], after)
