@@ -86,7 +86,9 @@ def test_a_folder_keeps_the_head(tmp_path: Path) -> None:
     system.head = replace(given, from_states=np.asfortranarray(given.from_states))
     save_model(tmp_path / "headed", *parts, system, loaded.vocabulary)
     found = load_model(tmp_path / "headed").system
-    assert isinstance(found, Veto) and found.head is not None and found.asks == ("logits", "states")
+    assert (
+        isinstance(found, Veto) and found.head is not None and found.asks == ("two_best", "states")
+    )
     for name, value in random_head().tensors.items():
         assert (found.head.tensors[name] == value).all()
     plain = load_model(tmp_path / "plain").system

@@ -81,10 +81,14 @@ def test_the_best_output(code: Library, count: int) -> None:
     never = np.array([count // 2], np.int32)
     if count > 1:
         scores[:, never] = -np.inf
-    best, value, everything = matrix.best(x, never if count > 1 else never[:0], True)
+    found = matrix.best(x, never if count > 1 else never[:0], True, True)
+    best, value, everything, two = found
     assert (best == scores.argmax(1)).all()
     assert (value == scores.max(1)).all()
     assert everything is not None and (everything == scores).all()
+    powers = np.sort(np.exp(scores.astype(np.float64) - value[:, None]), 1)[:, ::-1]
+    shares = np.pad(powers, ((0, 0), (0, 1)))[:, :2] / powers.sum(1, keepdims=True)
+    assert np.allclose(two, shares, rtol=1e-6, atol=1e-80)
 
 
 CONFIGS = [
