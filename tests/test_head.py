@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_arrays_and_tensors_decide_alike() -> None:
     arrays = head(states, numbers)  # type: ignore[arg-type]
     tensors = head(torch.from_numpy(states), [torch.from_numpy(n) for n in numbers])
     np.testing.assert_allclose(arrays, tensors, rtol=1e-12)
+
+
+def test_a_head_goes_to_another_process_although_it_was_used() -> None:
+    """Its compiled code does not."""
+    head, draw = random_head(), np.random.default_rng(2)
+    states, numbers = draw.normal(size=(5, 32)).astype(np.float32), list(draw.normal(size=(10, 5)))
+    risk = head(states, numbers)  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(head))
+    assert np.array_equal(again(states, numbers), risk)
 
 
 def test_a_folder_keeps_the_head(tmp_path: Path) -> None:

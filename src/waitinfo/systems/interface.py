@@ -83,7 +83,8 @@ def largest(values: Tensor) -> Tensor:
 def two_best(logits: Any) -> Any:
     """[B, 2] the probabilities of the best token and of the second, from logits [B, V]."""
     if is_tensor(logits):
-        return logits.double().softmax(-1).topk(2).values
+        shares = (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
+        return shares.topk(2).values.double()
     found = np.empty((len(logits), 2))
     for start in range(0, len(logits), CACHED_ROWS):  # more rows leave the processor's cache
         part = slice(start, start + CACHED_ROWS)

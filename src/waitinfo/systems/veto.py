@@ -14,8 +14,8 @@ at least keep · m. Without this, a policy that has waited writes a burst, and e
 as little of the source ahead as it would have without waiting.
 
 The end of a sentence gives up all lag. A stream without sentence ends has none, so that lag would
-only grow, by what is kept and by a rate above 1. Once its window has moved on, nothing is kept, and
-what of the translation stayed in view counts once.
+only grow, by what is kept and by a rate above 1. Once its window has moved on, nothing is kept,
+what of the translation stayed in view counts once, and it may be longer than the source.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class Head:
         sizes = len(self.from_states), len(self.from_numbers), weights.shape[1]
         judge = Judge(*(part.ctypes.data for part in (weights, bias, out)), *sizes)
         return code, judge, (weights, bias, out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without compiled code, which is of this process."""
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
 
     def _judge(self, states: Array, numbers: Sequence[Array]) -> Array | None:
         """[B] by compiled code."""
@@ -229,10 +233,10 @@ class Veto(WaitInfo):
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
-        margin, kept = self.margin(state), state.memory[:, 0] * self.options.keep
-        enough = (margin >= 0) & (margin >= kept * (self._carried(state) == 0))
+        margin, moved = self.margin(state), self._carried(state) > 0
+        enough = (margin >= 0) & (moved | (margin >= state.memory[:, 0] * self.options.keep))
         if self.options.floor:
-            enough &= state.read >= state.written + 2
+            enough &= moved | (state.read >= state.written + 2)
         return state.complete | enough
 
     @for_arrays
