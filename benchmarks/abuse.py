@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import socket
 import statistics
 import time
@@ -35,6 +36,7 @@ ATTACKER = "203.0.113.9"  # as the proxy tells it
 MEGABYTE = 1_000_000
 AT_ONCE = 8  # connections of an attack that waits for answers
 SLOW = 300  # connections of an attack that only holds them
+MANY = 400  # that send, each a little
 BOUND = 0.05  # seconds that the 95th percentile may grow by, if it more than doubles
 
 Attack = Callable[[int, int], Awaitable[None]]  # port, number of the connection
@@ -241,6 +243,56 @@ async def raw(port: int, path: str, limit: int = 1 << 16) -> Any:
     )
     writer.write(head.encode())
     return reader, writer
+
+
+async def ask(port: int, asked: bytes) -> None:
+    """The same request again and again on one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        while True:
+            writer.write(asked)
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"content-length: (\d+)", head.lower())
+            await reader.readexactly(int(found[1]) if found else 0)
+    finally:
+        writer.transport.abort()
+
+
+PATHS = "/healthz", "/metrics", "/page/lab.js", "/", "/v1/models"
+
+
+@attack("many connections: requests", MANY)
+async def requests(port: int, number: int) -> None:
+    path = PATHS[number % len(PATHS)]
+    await ask(
+        port, f"GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {ATTACKER}\r\n\r\n".encode()
+    )
+
+
+@attack("many connections: translations", MANY)
+async def translations(port: int, _: int) -> None:
+    await ask(port, request(asked("Haus")).replace(b"Connection: close\r\n", b""))
+
+
+@attack("many connections: watchers who talk", MANY)
+async def murmur(port: int, _: int) -> None:
+    reader, writer = await raw(port, "watch?room=a")
+    reading = asyncio.ensure_future(reader.read())
+    try:
+        while not reading.done():
+            writer.write(frame(b"x") * 3)
+            await asyncio.wait_for(writer.drain(), 60.0)
+            await asyncio.sleep(0.1)
+    finally:
+        reading.cancel()
+        writer.transport.abort()
+
+
+@attack("many connections: handshakes", MANY)
+async def handshakes(port: int, _: int) -> None:
+    _, writer = await raw(port, "watch?room=a")
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
 
 
 @attack("pings whose answers nobody reads")

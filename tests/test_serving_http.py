@@ -7,9 +7,13 @@ import json
 import os
 import socket as sockets
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,9 +35,21 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving import metrics as metrics_module
 from waitinfo.serving import rest as rest_module
-from waitinfo.serving.guards import ALL, BURST, LONGEST, REST, Lane, Pace, Refusal
-from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.http import RESERVE, Front, Visitors, networks, owner, parse_address
+from waitinfo.serving.pace import (
+    ALL,
+    BEYOND,
+    BURST,
+    CURRENT,
+    LEAST,
+    LONGEST,
+    PATIENCE,
+    Lane,
+    Metered,
+)
 from waitinfo.serving.settings import Settings
 
 MEGABYTE = 1_000_000
@@ -402,20 +418,140 @@ def test_no_message_holds_the_event_loop(server: Running, message: str) -> None:
     assert watchdog.longest < 0.05, watchdog.step
 
 
-def test_connections_that_want_too_much_share_a_part_of_the_time() -> None:
-    """Whatever their number, and whoever keeps to its share never waits."""
+@pytest.mark.parametrize("clients, each", [(60, 1), (1, 400), (3, 100)])
+def test_clients_who_want_too_much_share_a_part_of_the_time(clients: int, each: int) -> None:
+    """Whatever their number, and that of their connections; who keeps to its share never waits."""
     lane = Lane()
-    lane.open = 60
-    paces, due = [Pace(lane) for _ in range(lane.open)], [0.0] * lane.open
-    polite, taken, now, cost = Pace(lane), 0.0, 0.0, 0.001
-    while now < 100:
-        ready = [n for n, at in enumerate(due) if at <= now]
-        for n in ready:
-            taken += cost
-            due[n] = now + paces[n].spend(cost, now)
-        assert polite.spend(0.01 * lane.share, now) == 0
-        now += 0.01
-    assert taken < 100 * (ALL + 1 / REST + lane.open * cost / LONGEST) + lane.open * (BURST + cost)
+    greedy = [lane.pace(f"9.9.9.{n}") for n in range(clients) for _ in range(each)]
+    others = [lane.pace(None) for _ in range(40)]
+    places, taken, now, cost = [0.0] * len(greedy), 0.0, 0.0, 0.001
+    with ExitStack() as using:
+        for pace in (*greedy, *others):
+            using.enter_context(pace.using())
+        assert lane.open == clients + len(others)
+        share = max(LEAST, ALL / lane.open)
+        while now < 100:
+            for n, pace in enumerate(greedy):
+                if not pace.wait(places[n], now):
+                    taken += cost
+                    places[n] = pace.book(cost, now)
+            assert others[0].spend(0.05 * share, now) == 0
+            now += 0.05
+    forgiven = each * cost / min(PATIENCE, LONGEST * each)
+    most = clients * share + BEYOND + clients * forgiven
+    assert 50 * BEYOND < taken < 100 * most + len(greedy) * cost + clients * BURST
+    assert lane.open == 0
+
+
+def test_who_comes_again_has_the_same_pace() -> None:
+    """As long as it has not rested; those of others are not kept."""
+    lane = Lane()
+    assert lane.pace("9.9.9.9").spend(BURST, 0.0) == 0 < lane.pace("9.9.9.9").spend(0.01, 0.0)
+    for n in range(1_000):
+        lane.pace(f"8.8.8.{n}").spend(1e-4, 1.0 + n)
+    assert len(lane._known) < 10 and lane.pace("9.9.9.9").spend(BURST, 1_000.0) == 0
+    visitors = Visitors(Settings(proxies=("10.0.0.0/8",)))
+    assert visitors.pace("2001:db8::5") is visitors.pace("2001:db8::6")
+    for own in ("127.0.0.1", "::1", "10.1.1.1"):
+        assert visitors.pace(own) is not visitors.pace(own)
+
+
+FLOODS = {
+    "requests": {"type": "http", "method": "GET"},
+    "WebSockets": {"type": "websocket", "subprotocols": []},
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_many_of_one_address_are_served_in_turn(kind: str) -> None:
+    """Others at once, however many wait."""
+
+    async def run() -> None:
+        served: list[str] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            served.append(scope["client"][0])
+            await over.wait()
+
+        state = SimpleNamespace(hub=SimpleNamespace(visitors=visitors))
+        front, over = Front(app), asyncio.Event()
+
+        def ask(address: str) -> asyncio.Future[None]:
+            scope = {**FLOODS[kind], "client": (address, 1), "headers": [], "path": "/"}
+            scope["app"] = SimpleNamespace(state=state)
+            return asyncio.ensure_future(front(scope, None, None))  # type: ignore[arg-type]
+
+        flood = [ask("9.9.9.9") for _ in range(400)]
+        last = [ask("8.8.8.8"), *(ask("127.0.0.1") for _ in range(50))]
+        while "8.8.8.8" not in served:
+            await asyncio.sleep(0)
+        assert served.count("9.9.9.9") < 40
+        while served.count("127.0.0.1") < 50:
+            await asyncio.sleep(0)
+        assert served.count("9.9.9.9") < 60
+        for task in (*flood, *last):
+            task.cancel()
+        await asyncio.gather(*flood, *last, return_exceptions=True)
+        assert visitors.lane.open == 0
+
+    visitors = Visitors(Settings())
+    asyncio.run(run())
+
+
+def test_whoever_leaves_before_its_turn_is_not_served() -> None:
+    async def run() -> None:
+        pace = Lane().pace("9.9.9.9")
+        waiting = [asyncio.ensure_future(pace.turn(1.0, lambda: True)) for _ in range(9)]
+        assert not any(await asyncio.gather(*waiting))
+        assert await Lane().pace("9.9.9.8").turn(1e-3)
+
+    asyncio.run(run())
+
+
+def test_all_time_of_a_request_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of a thread, and of steps that fail."""
+
+    async def run() -> None:
+        pace, charged = Lane().pace("9.9.9.9"), []
+        monkeypatch.setattr(pace, "charge", lambda cost, now: charged.append(cost))
+        worked = iter([0.0, 1.0, 1.0, 3.0, 10.0, 14.0])
+        monkeypatch.setattr(time, "thread_time", lambda: next(worked))
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                raise KeyError from None
+
+        async def metered() -> None:
+            await Metered(work(), pace)
+
+        working = asyncio.ensure_future(metered())
+        await asyncio.sleep(0)
+        working.cancel()
+        with pytest.raises(KeyError):
+            await working
+        CURRENT.set(pace)
+        await rest_module.on_thread(lambda: None)
+        await asyncio.sleep(0)
+        assert charged == [1.0, 2.0, 4.0]
+
+    asyncio.run(run())
+
+
+def test_figures_and_pages_are_made_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[None] = []
+    figures = metrics_module.generate_latest
+    monkeypatch.setattr(
+        metrics_module, "generate_latest", lambda r: made.append(None) or figures(r)
+    )
+    monkeypatch.setattr(metrics_module, "FRESH", 600.0)
+    monkeypatch.setattr(server.hub.metrics, "_stale", 0.0)
+    for path in ("metrics", "page/lab.js", "page/style.css", "", "r/hall") * 5:
+        asks = f"GET /{path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+        with mock.patch.object(Path, "read_text", side_effect=AssertionError):
+            assert status(say(server, asks)) == 200
+    assert len(made) == 1
 
 
 def test_a_server_warms_up_before_anybody_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import io
 import selectors
 import socket
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,7 +14,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from tests.serving import toy_hub
 from waitinfo.serving import server, wire
-from waitinfo.serving.guards import Lane, Pace
+from waitinfo.serving.pace import Pace
 from waitinfo.serving.server import PacedSelector, Server, paced_loop
 from waitinfo.serving.wire import (
     PIECES,
@@ -237,7 +236,7 @@ def test_a_flood_of_pings_is_not_answered_in_memory(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client sends pings as long as the server reads, and reads no pong."""
-    monkeypatch.setattr(Pace, "spend", lambda *_: 0.0)  # nor is it slowed
+    monkeypatch.setattr(Pace, "wait", lambda *_: 0.0)  # nor is it slowed
 
     async def check() -> None:
         transport = Recorder()
@@ -295,7 +294,7 @@ def test_messages_that_wait_leave_the_others_a_turn() -> None:
         class Full:
             """A client whose messages are there already."""
 
-            scope = SimpleNamespace(get=lambda *_: {})
+            scope: ClassVar[dict[str, Any]] = {}
 
             async def receive(self) -> dict[str, Any]:
                 return {"type": "websocket.receive", "text": "{}"}
@@ -306,7 +305,7 @@ def test_messages_that_wait_leave_the_others_a_turn() -> None:
                 await asyncio.sleep(0)
 
         waiting = asyncio.ensure_future(others())
-        found = Wire(Full(), 1.0, 100, Lane())  # type: ignore[arg-type]
+        found = Wire(Full(), 1.0, 100)  # type: ignore[arg-type]
         taken = [turns[0] for _ in range(100) if await found.receive()]
         assert max(taken.count(turn) for turn in taken) < 10
         waiting.cancel()
@@ -314,7 +313,9 @@ def test_messages_that_wait_leave_the_others_a_turn() -> None:
     asyncio.run(check())
 
 
-def test_a_message_in_endless_pieces_is_refused() -> None:
+def test_a_message_in_endless_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "wait", lambda *_: 0.0)  # it is not slowed
+
     async def check() -> None:
         transport = Recorder()
         protocol = connected(transport)

@@ -11,7 +11,6 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from waitinfo.serving.guards import Lane
 from waitinfo.serving.wire import WebSocketProtocol
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -22,9 +21,7 @@ NORMAL = struct.pack("!H", 1000)
 class Echo:
     """Sends back what it gets."""
 
-    state = SimpleNamespace(
-        hub=SimpleNamespace(visitors=SimpleNamespace(leave=lambda _: None), lane=Lane())
-    )
+    state = SimpleNamespace(hub=SimpleNamespace(visitors=SimpleNamespace(leave=lambda _: None)))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from importlib.resources import files
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse
 from starlette.middleware.cors import CORSMiddleware
 
 import waitinfo
@@ -69,7 +70,7 @@ def build_app(hub: Hub) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_middleware(Front, visitors=hub.visitors)
+    app.add_middleware(Front)
     return app
 
 
@@ -129,17 +130,27 @@ def _add_errors(app: FastAPI, hub: Hub) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
+    """All files of the pages, in memory."""
     folder = page_folder()
     for path, name in PAGES.items():
-        app.add_api_route(path, _show(folder / f"{name}.html"), include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=folder), name="page")
+        page = read_page(folder / f"{name}.html").encode()
+        app.add_api_route(path, _show(page, "text/html"), include_in_schema=False)
+    for file in folder.iterdir():
+        kind = guess_type(file.name)[0]
+        show = _show(file.read_bytes(), kind)
+        app.add_api_route(f"/page/{file.name}", show, include_in_schema=False)
 
 
-def _show(path: Path) -> Callable[[], Coroutine[Any, Any, HTMLResponse]]:
-    async def page() -> HTMLResponse:
-        return HTMLResponse(read_page(path))
+def _show(page: bytes, kind: str | None) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """Answer with a page, unless the browser has it. It asks again each time."""
+    headers = {"ETag": f'"{sha256(page).hexdigest()[:16]}"', "Cache-Control": "no-cache"}
 
-    return page
+    async def show(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(page, headers=headers, media_type=kind)
+
+    return show
 
 
 router = APIRouter()

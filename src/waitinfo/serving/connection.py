@@ -251,7 +251,7 @@ class Connection(ABC):
     def __init__(self, socket: WebSocket, hub: Hub, client: Caller) -> None:
         settings = hub.settings
         self.socket, self.hub, self.client = socket, hub, client
-        self.wire = Wire(socket, settings.stall, settings.message_size, hub.lane)
+        self.wire = Wire(socket, settings.stall, settings.message_size)
         self.live: Live | None = None
         self.ear: Ear | None = None  # where the stream takes audio
         self._reserved = False  # a voice

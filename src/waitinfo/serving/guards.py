@@ -120,46 +120,6 @@ class Caller:
             await asyncio.sleep(min(seconds, 1.0))
 
 
-SHARE, LEAST, ALL = 0.01, 0.004, 0.5  # of the event loop's time: a connection's; all together
-BURST = 0.005  # seconds that it may take at once
-REST = 6.0  # times as long as what is beyond this took, nothing of it is taken
-LONGEST = 0.5  # seconds that anybody waits
-
-
-class Lane:
-    """Connections that take more of the event loop's time than their share go one by one."""
-
-    def __init__(self) -> None:
-        self.open = 0  # connections
-        self._free = 0.0
-
-    @property
-    def share(self) -> float:
-        return max(LEAST, min(SHARE, ALL / max(1, self.open)))
-
-    def wait(self, cost: float, now: float) -> float:
-        """The seconds until the next one's turn, after one that took `cost` seconds."""
-        self._free = min(max(now, self._free) + REST * cost, now + LONGEST)
-        return self._free - now
-
-
-class Pace:
-    """What one connection takes of the event loop's time."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-        self._left, self._since = BURST, 0.0
-
-    def spend(self, cost: float, now: float) -> float:
-        """Count seconds of work; the seconds to wait before more."""
-        self._left = min(BURST, self._left + (now - self._since) * self._lane.share) - cost
-        self._since = now
-        if self._left >= 0:
-            return 0.0
-        beyond, self._left = -self._left, 0.0
-        return self._lane.wait(beyond, now)
-
-
 class Keys:
     """The keys of a server; if it has none, everybody may connect."""
 

@@ -16,16 +16,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.logs import log
+from waitinfo.serving.pace import CURRENT, LONGEST, PACE, Lane, Metered, Pace
 from waitinfo.serving.settings import Settings
 
 if TYPE_CHECKING:
     from waitinfo.serving.hub import Hub
 
 RESERVE = 160  # file descriptors kept for accepting and refusing, for files and libraries
-ACCEPTED = 64  # connections that asyncio accepts before any of them can be refused
+ACCEPTED = 4  # connections that are accepted in a turn of the event loop
 PORTION = 1 << 14  # bytes read at a time: while they are parsed, all others wait
 COSTLY, REST = 0.004, 20.0  # seconds of parsing, and the factor of the pause that follows
 EARLY = 1 << 16  # bytes that a client may send ahead of an answer
+# Seconds of the event loop's time: what is parsed; a request beside that; a WebSocket's beginning,
+# below the application and there.
+PARSED, REQUEST, HANDSHAKE = 2e-4, 3e-4, 1e-3
+PROTOCOL = "waitinfo.protocol"  # extension of a scope: below ASGI
 LINGER = 1.0  # seconds in which a client can hear that it is refused
 TOO_MANY = b'{"error": "too many connections"}'
 REFUSAL = (
@@ -95,6 +100,7 @@ class Visitors:
         self._limit = settings.address_connections
         self._default = max(1, settings.connections // 2)
         self._open: Counter[str] = Counter()
+        self.lane = Lane()
 
     def enter(self, address: str) -> bool:
         """Count a connection, unless there are too many already."""
@@ -112,6 +118,11 @@ class Visitors:
         self._open[name] -= 1
         if self._open[name] <= 0:
             del self._open[name]
+
+    def pace(self, address: str) -> Pace:
+        """That of an address; of this machine and of proxies each connection has its own."""
+        own = is_loopback(address) or self.is_proxy(address)
+        return self.lane.pace(None if own else owner(address))
 
     def is_proxy(self, address: str) -> bool:
         found = parse_address(address) if self.proxies else None
@@ -141,12 +152,14 @@ class HttpProtocol(H11Protocol):
         self._phase: tuple[str, int] | None = None
         self._handed_on = self._refused = False
         self._early = b""  # what came before the answer to the request under way
+        self._held, self._place = b"", 0.0  # what waits for its turn
         if hasattr(transport, "max_size"):
             transport.max_size = PORTION
         self._address = self.client[0] if self.client else ""
         # Descriptors are given lowest first: a high one says how many are in use.
         scarce = transport.get_extra_info("socket").fileno() >= self._hub.descriptors
         self._counted = not scarce and self._hub.visitors.enter(self._address)
+        self._pace = self._hub.visitors.pace(self._address)
         if not self._counted:
             log("too many connections", descriptors=scarce)
             if scarce:
@@ -154,6 +167,12 @@ class HttpProtocol(H11Protocol):
             self._timer = self.loop.call_later(LINGER, transport.abort)
             return
         self._watch()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        scope: Any = self.scope
+        if scope is not None:
+            scope.setdefault("extensions", {})[PROTOCOL] = self
 
     def data_received(self, data: bytes) -> None:
         if self._counted and self._answering:
@@ -163,15 +182,29 @@ class HttpProtocol(H11Protocol):
                 log("too much ahead of an answer")
                 self.transport.abort()
         elif self._counted:
-            began = time.thread_time()
-            super().data_received(data)
-            self._watch()
-            if (cost := time.thread_time() - began) > COSTLY and not self._handed_on:
-                self._pause(REST * cost)  # as chunks of single bytes are
+            if not self._held and self._pace.shared:
+                self._place = self._pace.book(PARSED, self.loop.time())
+            self._held += data
+            self._parse()
         elif not self._refused:
             self._refused = True
             self.transport.write(REFUSAL)
             self.transport.write_eof()
+
+    def _parse(self) -> None:
+        """Parse what has come, in its turn: others of the same address may have sent, too."""
+        if self.transport.is_closing() or not self._held:
+            return
+        if (rest := self._pace.wait(self._place, self.loop.time())) > 0 and self._pace.shared:
+            self._stop_timer()  # that is not the client's fault
+            self._pause(min(rest, LONGEST))
+            return
+        data, self._held = self._held, b""
+        began = time.thread_time()
+        super().data_received(data)
+        self._watch()
+        if (cost := time.thread_time() - began) > COSTLY and not self._handed_on:
+            self._pause(REST * cost)  # as chunks of single bytes are
 
     @property
     def _answering(self) -> bool:
@@ -187,6 +220,7 @@ class HttpProtocol(H11Protocol):
     def _go_on(self) -> None:
         if not (self._handed_on or self.flow.read_paused or self.transport.is_closing()):
             self.transport.resume_reading()
+            self._parse()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -198,7 +232,26 @@ class HttpProtocol(H11Protocol):
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._handed_on = True
         self._stop_timer()
+        pace = self._hub.visitors.pace(self._hub.visitors.origin(self._address, self.headers))
+        self._upgrade(event, pace, pace.book(HANDSHAKE, self.loop.time()) if pace.shared else 0.0)
+
+    def _upgrade(self, event: Any, pace: Pace, place: float) -> None:
+        """Open a WebSocket in its turn: that is much work."""
+        if self.transport.is_closing():
+            return
+        rest = pace.wait(place, self.loop.time()) if pace.shared else 0.0
+        if rest > 0:
+            self.transport.pause_reading()
+            self.loop.call_later(min(rest, LONGEST), self._upgrade, event, pace, place)
+            return
+        self.transport.resume_reading()
         super().handle_websocket_upgrade(event)
+
+    def shutdown(self) -> None:
+        if self._handed_on:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -240,10 +293,10 @@ class HttpProtocol(H11Protocol):
 
 
 class Front:
-    """What every request passes first: its address, its framing, and the page's protection."""
+    """What every request passes first: its address and turn, its framing, the page's protection."""
 
-    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
-        self.app, self.visitors = app, visitors
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -256,20 +309,43 @@ class Front:
             await send(message)
 
         peer = (scope.get("client") or ("", 0))[0]
-        address = self.visitors.origin(peer, scope["headers"])
+        visitors: Visitors = scope["app"].state.hub.visitors
+        address = visitors.origin(peer, scope["headers"])
         scope["client"] = (address, 0)
+        scope[PACE] = pace = visitors.pace(address)
+        with pace.using():
+            if await _turn(scope, pace):
+                await self._serve(scope, receive, sending, address != peer)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, forwarded: bool) -> None:
+        visitors: Visitors = scope["app"].state.hub.visitors
+        address, pace = scope["client"][0], scope[PACE]
         names = {name for name, _ in scope["headers"]}
         if {b"content-length", b"transfer-encoding"} <= names:  # proxies read it in two ways
-            await answer(scope, sending, 400, "give a content-length or a transfer-encoding")
-        elif address == peer:
-            await self.app(scope, receive, sending)
-        elif not self.visitors.enter(address):
-            await answer(scope, sending, 429, "too many connections from this address")
+            await answer(scope, send, 400, "give a content-length or a transfer-encoding")
+        elif forwarded and not visitors.enter(address):
+            await answer(scope, send, 429, "too many connections from this address")
         else:
             try:
-                await self.app(scope, receive, sending)
+                work: Any = self.app(scope, receive, send)
+                if pace.shared and scope["type"] == "http":
+                    CURRENT.set(pace)
+                    work = Metered(work, pace)
+                await work
             finally:
-                self.visitors.leave(address)
+                if forwarded:
+                    visitors.leave(address)
+
+
+async def _turn(scope: Scope, pace: Pace) -> bool:
+    """Wait until others of the same address have had theirs; False if the client has left."""
+    protocol = scope.get("extensions", {}).get(PROTOCOL)
+
+    def gone() -> bool:
+        return protocol is not None and protocol not in protocol.connections
+
+    cost = REQUEST if scope["type"] == "http" else HANDSHAKE
+    return not pace.shared or await pace.turn(cost, gone)
 
 
 async def answer(scope: Scope, send: Send, status: int, error: str) -> None:

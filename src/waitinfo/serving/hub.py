@@ -23,7 +23,6 @@ from waitinfo.serving.guards import (
     Caller,
     KeyLimits,
     Keys,
-    Lane,
     Refusal,
     check_origin,
     find_key,
@@ -77,7 +76,7 @@ class Hub:
         self.rooms, self._shared = self._share(self.settings)
         self.receiving, self.reading = asyncio.Lock(), asyncio.Lock()  # large requests, in turn
         self._large: Counter[str] = Counter()  # requests by address
-        self.visitors, self.lane = Visitors(self.settings), Lane()
+        self.visitors = Visitors(self.settings)
         self.descriptors = MANY  # from this number on they are kept in reserve
         self.keys.share(
             self.settings.address_streams, sum(m.translator.streams for m in models.engines)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from waitinfo.listening.workers import Turn, VoiceObserver
 from waitinfo.streaming.event import Observer, RoundStats
 
+FRESH = 1.0  # seconds that figures are told again
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -18,6 +21,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._text, self._stale = b"", 0.0  # what was told last, and until when
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"waitinfo_{name}", text, labels, registry=registry)
@@ -45,7 +49,11 @@ class Metrics:
         self.voices = VoiceFigures(registry)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """All of them, as they were at most a second ago."""
+        now = time.monotonic()
+        if now >= self._stale:
+            self._text, self._stale = generate_latest(self.registry), now + FRESH
+        return self._text
 
 
 class EngineObserver(Observer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
@@ -19,6 +20,7 @@ from waitinfo.serving.html import UNIT, Anchor, Document
 from waitinfo.serving.http import LINGER
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
+from waitinfo.serving.pace import CURRENT
 from waitinfo.serving.protocol import Malformed, Name, explain, parse_json
 from waitinfo.serving.wire import Gone
 from waitinfo.streaming.event import Event
@@ -351,10 +353,21 @@ async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
 
 async def on_thread(call: Callable[..., Answer], *arguments: Any) -> Answer:
     """As `asyncio.to_thread`; who is cancelled waits, so that a turn lasts as long as its work."""
-    working = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    taken: list[float] = []
+
+    def work() -> Answer:
+        began = time.thread_time()
+        try:
+            return call(*arguments)
+        finally:
+            taken.append(time.thread_time() - began)
+
+    working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(working)
     finally:
+        if (pace := CURRENT.get()) is not None:
+            working.add_done_callback(lambda _: pace.charge(sum(taken), working.get_loop().time()))
         while not working.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({working})

@@ -79,7 +79,7 @@ class Watching:
 
     def __init__(self, socket: WebSocket, hub: Hub) -> None:
         self.hub, self._socket = hub, socket
-        self.wire = Wire(socket, hub.settings.stall, hub.settings.message_size, hub.lane)
+        self.wire = Wire(socket, hub.settings.stall, hub.settings.message_size)
         self._accepted = False
 
     def write(self, caption: Caption) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
@@ -13,7 +14,9 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
-from waitinfo.serving.guards import Lane, Pace, Refusal
+from waitinfo.serving.guards import Refusal
+from waitinfo.serving.http import PROTOCOL
+from waitinfo.serving.pace import LONGEST, PACE, Lane, Pace
 from waitinfo.serving.protocol import Malformed
 
 if TYPE_CHECKING:
@@ -22,13 +25,13 @@ else:
     Base = AutoWebSocketsProtocol
 
 
-PROTOCOL = "waitinfo.protocol"  # extension of a scope: below ASGI
 # Bytes read at a time. While they are parsed, all others wait: so it is as many as take a moment.
 LEAST, MOST, MOMENT = 1 << 8, 1 << 14, 0.001
 STALLED = {"type": "websocket.disconnect", "code": 1008, "reason": "the client does not read"}
 PIECES = 1_024  # frames of one message
 CLOSING = 20.0  # seconds in which a client has to read the rest
 MESSAGE, LETTER = 1.5e-4, 3e-8  # seconds that a message takes, and a character of it
+FRAMES = 5e-5  # and whatever is parsed at once, at least
 
 
 class Gone(Exception):
@@ -83,9 +86,10 @@ class Deadline:
 class Wire:
     """Sends and receives for one connection. Several tasks may send."""
 
-    def __init__(self, socket: WebSocket, stall: float, largest: int, lane: Lane) -> None:
+    def __init__(self, socket: WebSocket, stall: float, largest: int) -> None:
         self._socket, self._stall, self._largest = socket, stall, largest
-        self._pace, self._taken = Pace(lane), 0.0
+        self._pace: Pace = socket.scope.get(PACE) or Pace(Lane())
+        self._taken = 0.0  # of the event loop's time, in this turn
         self._lock = asyncio.Lock()
         self._deadline = Deadline(stall)
         self._protocol = socket.scope.get("extensions", {}).get(PROTOCOL)
@@ -143,10 +147,10 @@ class Wire:
     async def _keep_pace(self, cost: float) -> None:
         """Messages that wait already would be handled before anybody else has a turn."""
         self._taken += cost
-        rest = self._pace.spend(cost, asyncio.get_running_loop().time())
-        if rest > 0 or self._taken > MOMENT:
+        if self._taken > MOMENT:
             self._taken = 0.0
-            await asyncio.sleep(rest)
+            await asyncio.sleep(0)
+        await self._pace.turn(cost)
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         if self.closed:
@@ -278,14 +282,15 @@ class Gathering:
         self._full = full
         self._settle()
 
-    def rest(self, seconds: float) -> None:
-        """Read nothing for some time."""
+    def rest(self, seconds: float, then: Callable[[], None]) -> None:
+        """Read nothing for some time, and then go on."""
         self._resting = True
-        self._loop.call_later(seconds, self._rested)
+        self._loop.call_later(seconds, self._rested, then)
         self._settle()
 
-    def _rested(self) -> None:
+    def _rested(self, then: Callable[[], None]) -> None:
         self._resting = False
+        then()
         if not self._transport.is_closing():
             self._settle()
 
@@ -311,23 +316,40 @@ class WebSocketProtocol(Base):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(Gathering(transport))  # type: ignore[arg-type]
-        self._lane: Lane = self.config.app.state.hub.lane
-        self._lane.open += 1
-        self._pace = Pace(self._lane)
+        self._held, self._place = b"", 0.0  # data that waits for its turn
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._lane.open -= 1
         self.config.app.state.hub.visitors.leave(self.client[0] if self.client else "")
+
+    @property
+    def _pace(self) -> Pace | None:
+        """Whose pace this is; None until the handshake has been looked at."""
+        scope = getattr(self, "scope", None)
+        return scope and scope.get(PACE)
 
     def data_received(self, data: bytes) -> None:
         """Frames that are no messages, such as pings, take time as well."""
+        self._held += data
+        if (pace := self._pace) is not None:
+            self._place = pace.book(FRAMES, self.loop.time())
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has come in its turn: others of the same address may have sent, too."""
+        if self.transport.is_closing():
+            return
+        pace = self._pace
+        if pace is not None and (rest := pace.wait(self._place, self.loop.time())) > 0:
+            self.transport.rest(min(rest, LONGEST), self._parse)
+            return
+        data, self._held = self._held, b""
         began = time.thread_time()
         super().data_received(data)
         cost = time.thread_time() - began
         self.transport.parsed(len(data), cost)
-        if (rest := self._pace.spend(cost, self.loop.time())) > 0:
-            self.transport.rest(rest)
+        if (pace := self._pace) is not None:
+            pace.charge(max(0.0, cost - FRAMES), self.loop.time())
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)  # type: ignore[misc]
