@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from tests.replicas import play
 from tests.serving import receive, running, send, start, toy_hub, until, wait_for, words_of
 from waitinfo.serving import shared
 from waitinfo.serving.guards import KeyLimits, Keys, Refusal
+from waitinfo.serving.room import LOT
 from waitinfo.serving.rooms import KEPT, Claim, Occupied
 from waitinfo.serving.shared import Shared
 from waitinfo.serving.shared_rooms import SharedRooms
@@ -127,6 +130,48 @@ def test_of_too_many_rooms_the_newest_is_free(redis: RedisServer) -> None:
                 (await rooms.speak(claim(f"kept{number}", "o"))).leave(0.0)
 
     asyncio.run(run())
+
+
+def test_a_full_room_is_read_in_small_steps_and_once(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose speaker wrote much at once."""
+    turns, reads = 0, Counter[int]()
+    read = SharedRooms._read
+
+    def counted(rooms: SharedRooms, held: Any, text: str) -> None:
+        assert len(json.loads(text.partition(" ")[2]).get("words", ())) <= LOT
+        reads[turns] += 1
+        read(rooms, held, text)
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        async with shared_rooms(redis) as one, shared_rooms(redis) as other:
+            seat = await one.speak(claim("full"))
+            for number in range(200):
+                await seat.say([word(number)])
+            await seat.say([word(number) for number in range(200, 1_500)])
+            monkeypatch.setattr(SharedRooms, "_read", counted)
+            turning = asyncio.ensure_future(turn())
+            for _ in range(3):
+                watcher = await other.watch("full", lambda _: True, "-1200")
+                assert other._rooms["full"].room.next == 1_500
+                other.unwatch(watcher)
+                assert "full" not in other._rooms
+            turning.cancel()
+            assert 200 < reads.total() < 250 and max(reads.values()) <= 2
+            seat.leave(0.0)
+
+    asyncio.run(run())
+
+
+def word(number: int) -> dict[str, Any]:
+    return {"word": str(number), "sentence": 0, "read": number, "lag": 0}
 
 
 def test_a_lock_holds_for_those_who_were_let_in_before(redis: RedisServer) -> None:
