@@ -557,6 +557,29 @@ def test_what_was_said_behind_a_pin_stays_there(kept: dict[str, Any]) -> None:
             assert receive(again)["code"] == "room"
 
 
+def test_nothing_of_a_room_is_for_the_next_audience(kept: dict[str, Any]) -> None:
+    """In no language: whoever opens the room anew may leave out its PIN."""
+    right, path = ["waitinfo", "waitinfo-pin.2468"], "/v1/watch?room=next&after=-1200"
+    with (
+        running(two_languages(**kept)) as server,
+        server.connect() as speaker,
+        server.connect(path, subprotocols=right) as own,
+        server.connect(f"{path}&language=fr", subprotocols=right) as french,
+    ):
+        receive(own), receive(french)
+        start(speaker, k=2, room="next", pin="2468")
+        said = say(speaker, "ba be bi. bo bu. ")
+        assert hear(own, len(said)) == said and hear(french, 1)
+        send(speaker, "end")
+        until(speaker, "ended")
+        wait_for(lambda: server.hub.models.find("french").free == 4)
+        with server.connect() as stranger:
+            start(stranger, room="next", k=2)
+            for address in (path, f"{path}&language=fr"):
+                with server.connect(address) as watcher:
+                    assert not receive(watcher)["words"]
+
+
 def test_a_lock_holds_in_every_language(kept: dict[str, Any]) -> None:
     """Also where the speaker changes the PIN, and where nobody interprets any more."""
     path = "/v1/watch?room=locks&language=fr"
