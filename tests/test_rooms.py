@@ -460,6 +460,16 @@ def test_what_was_missed_waits_in_the_room_and_not_for_each_watcher() -> None:
     asyncio.run(check())
 
 
+def test_a_watcher_too_many_is_refused(kept: dict[str, Any]) -> None:
+    with (
+        running(toy_hub(watchers=1, **kept)) as server,
+        server.connect("/v1/watch?room=small") as watcher,
+    ):
+        receive(watcher)
+        assert refused(server, "/v1/watch?room=small") == "watchers"
+        assert refused(server, "/v1/watch?room=other") == "watchers"
+
+
 @pytest.mark.parametrize("position", ["-" + "9" * 5_000, "{}." + "9" * 5_000, "-0", "-²", ".", ""])
 def test_places_that_are_none_leave_no_room_behind(server: Running, position: str) -> None:
     with server.connect("/v1/watch?room=none") as watcher:

@@ -177,10 +177,11 @@ class SharedRooms(Rooms):
             held.claim = replace(held.claim, pin=claim.pin)
         await self._locking(self._keys(name), [claim.digest.hex(), pin.hex() if pin else ""])
 
-    async def _take(self, claim: Claim, token: str) -> tuple[str, bool] | None:
+    async def _take(self, claim: Claim, token: str, life: str = "") -> tuple[str, bool] | None:
         """The life of the room, and whether it was kept for this speaker; None: it is another's."""
         keys, pin = self._keys(claim.name), claim.pin_digest
-        arguments = [claim.digest.hex(), self._seconds, token, pin.hex() if pin else "", new_life()]
+        told = pin.hex() if pin else "", life or new_life()
+        arguments = [claim.digest.hex(), self._seconds, token, *told]
         found: list[Any] | None = await self._claim(keys, arguments)
         return None if found is None else (found[0], bool(found[1]))
 
@@ -202,8 +203,8 @@ class SharedRooms(Rooms):
         after = room.next + len(entry.get("words", ()))
         done = await self._put(held, [room.next, after, json.dumps(entry)])
         if done == "behind":  # Redis has forgotten something: what is known here is written again
-            done = "replaced"
-            if held.claim is not None and await self._take(held.claim, held.token) is not None:
+            done, claim = "replaced", held.claim
+            if claim is not None and await self._take(claim, held.token, room.life) is not None:
                 done = await self._put(held, ["", after, *_history(held), json.dumps(entry)])
         if done != "replaced":
             self._apply(held, done, entry)
@@ -394,9 +395,11 @@ class SharedRooms(Rooms):
         async with held.loading:
             held.waiting = held.waiting or deque()
             life, pin = await client.hmget(keys[0], "life", "pin")
-            if life != held.room.life:
-                held.room.forget(life or new_life())
-            self._lock(held, bytes.fromhex(pin or "") or None)  # it may have been meanwhile
+            # A Redis that has forgotten a room is told again by its speaker's server.
+            if life is not None or not held.complete.is_set():
+                if life != held.room.life:
+                    held.room.forget(life or new_life())
+                self._lock(held, bytes.fromhex(pin or "") or None)  # it may have been meanwhile
             found: list[Any] = [None]
             while found and life:
                 found = await client.xrange(keys[1], f"({held.seen[0]}-{held.seen[1]}", count=PAGE)
