@@ -277,6 +277,7 @@ async def translations(port: int, _: int) -> None:
 @attack("many connections: watchers who talk", MANY)
 async def murmur(port: int, _: int) -> None:
     reader, writer = await raw(port, "watch?room=a")
+    await reader.readuntil(b"\r\n\r\n")
     reading = asyncio.ensure_future(reader.read())
     try:
         while not reading.done():

@@ -45,7 +45,6 @@ from waitinfo.serving.pace import (
     BURST,
     CURRENT,
     LEAST,
-    LONGEST,
     PATIENCE,
     Lane,
     Metered,
@@ -437,7 +436,7 @@ def test_clients_who_want_too_much_share_a_part_of_the_time(clients: int, each: 
                     places[n] = pace.book(cost, now)
             assert others[0].spend(0.05 * share, now) == 0
             now += 0.05
-    forgiven = each * cost / min(PATIENCE, LONGEST * each)
+    forgiven = each * cost / PATIENCE
     most = clients * share + BEYOND + clients * forgiven
     assert 50 * BEYOND < taken < 100 * most + len(greedy) * cost + clients * BURST
     assert lane.open == 0

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.logs import log
-from waitinfo.serving.pace import CURRENT, LONGEST, PACE, Lane, Metered, Pace
+from waitinfo.serving.pace import CURRENT, LONGEST, PACE, PATIENCE, Lane, Metered, Pace
 from waitinfo.serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ class HttpProtocol(H11Protocol):
             scope.setdefault("extensions", {})[PROTOCOL] = self
 
     def data_received(self, data: bytes) -> None:
-        if self._counted and self._answering:
+        if self._handed_on:  # nothing may come before a WebSocket is open
+            self.transport.abort()
+        elif self._counted and self._answering:
             # uvicorn would stop reading, and not notice that the client leaves.
             self._early += data
             if len(self._early) > EARLY:
@@ -240,12 +242,13 @@ class HttpProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         rest = pace.wait(place, self.loop.time()) if pace.shared else 0.0
-        if rest > 0:
-            self.transport.pause_reading()
+        if rest >= PATIENCE:  # too many wait
+            self.transport.write(REFUSAL)
+            self.transport.close()
+        elif rest > 0:
             self.loop.call_later(min(rest, LONGEST), self._upgrade, event, pace, place)
-            return
-        self.transport.resume_reading()
-        super().handle_websocket_upgrade(event)
+        else:
+            super().handle_websocket_upgrade(event)
 
     def shutdown(self) -> None:
         if self._handed_on:

@@ -16,8 +16,9 @@ from weakref import WeakValueDictionary
 LEAST, ALL = 0.004, 0.5  # of the event loop's time: a client's; all together
 BEYOND = 1 / 7  # of it, that those who want more share
 BURST = 0.005  # seconds that a client may take at once
+INSTANT = 1e-6  # seconds of work that nobody waits for
 LONGEST = 0.5  # seconds that a connection waits at a time
-PATIENCE = 10.0  # and that many of one address wait, whatever they have asked for
+PATIENCE = 10.0  # and that those of one address wait, whatever they have asked for
 PACE = "waitinfo.pace"  # of a scope
 CURRENT: ContextVar[Pace | None] = ContextVar("pace", default=None)  # of the request under way
 
@@ -81,7 +82,8 @@ class Pace:
     def owed(self, now: float) -> float:
         """Seconds of work that have been booked and are not due; less than 0: what is left."""
         rate, passed = self._lane.rate, now - self._since
-        owed = min(self._booked - self._earned, rate * min(PATIENCE, LONGEST * max(1, self.open)))
+        longest = PATIENCE if self.shared else LONGEST
+        owed = min(self._booked - self._earned, rate * longest)
         if owed > 0:  # what others leave is for those who wait
             waited = min(passed, owed / rate)
             owed, passed = owed - waited * rate, passed - waited
@@ -105,7 +107,8 @@ class Pace:
     def wait(self, place: float, now: float) -> float:
         """The seconds until work is due that was booked."""
         self.owed(now)
-        return max(0.0, place - self._earned) / self._lane.rate
+        owed = place - self._earned
+        return owed / self._lane.rate if owed > INSTANT else 0.0
 
     def spend(self, cost: float, now: float) -> float:
         """Count seconds of work; the seconds to wait before more."""
