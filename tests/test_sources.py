@@ -38,6 +38,7 @@ def test_a_published_model_is_imported_once(published: Path) -> None:
     assert (found / "config.json").stat().st_mtime_ns == changed
     assert find_source(published, "float32") != found
     weights = published / "model.safetensors"
+    assert find_source(weights) == found  # a file stands for its folder
     weights.write_bytes(weights.read_bytes())  # another time of change
     assert find_source(published) != found
     assert find_source(found) == found
