@@ -26,7 +26,7 @@ from waitinfo.text.languages import UNKNOWN, Languages, find_code
 from waitinfo.trained.saving import STORED, save_model
 
 SILENT = Silent()
-SYSTEM = "local-agreement"  # of an imported model, unless another is asked for
+SYSTEM = "alignatt"  # of an imported model, unless another is asked for
 REFUSED = {  # kinds of transformers, and what of them cannot be imported
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), "relative positions"),
     **dict.fromkeys(("bart", "mbart", "plbart", "blenderbot"), "learned positions"),

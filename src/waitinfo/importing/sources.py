@@ -21,7 +21,7 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.trained.folder import CONFIG, bundled_models, find_model
 
 CACHE = "WAITINFO_CACHE"  # names another folder
-VERSION = 1  # of what an import makes; another one imports again
+VERSION = 2  # of what an import makes; another one imports again
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # What is fetched of a model on the hub: weights that are plain numbers, and text. No code, and no
 # pickles, which can run any.
