@@ -9,7 +9,7 @@ static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     int whole = count / KEYS * KEYS, most; /* by their bits, in which what is not a number is the largest */
     for (int i = 0; i < whole; i += KEYS) {
         Whole v = *(const Whole *)(x + i) & 0x7fffffff;
-        tops = CHOOSE_WHOLE(v > tops, v, tops);
+        tops = HIGHER_WHOLE(v, tops);
     }
     most = TOP(tops);
     for (int i = whole; i < count; i++) {
@@ -53,10 +53,10 @@ static inline void NAME(round_to)(const float *x, int count, float c, int16_t *o
 static inline void NAME(store)(const Cache *cache, size_t head, int at, int width,
                                const int16_t *key, float unit, const int16_t *value) {
     int pieces = (width + PIECE - 1) / PIECE;
-    int16_t *k = cache->keys + (head * cache->keys_capacity + at / KEYS * KEYS) * pieces * PIECE;
-    k += PLACE(at % KEYS) * PIECE;
+    int16_t *k = cache->keys + (head * cache->keys_capacity + at / FOUR * FOUR) * pieces * PIECE;
+    k += at % FOUR * PIECE;
     for (int p = 0; p < pieces; p++)
-        memcpy(k + (size_t)p * KEYS * PIECE, key + p * PIECE, PIECE * sizeof(int16_t));
+        memcpy(k + (size_t)p * FOUR * PIECE, key + p * PIECE, PIECE * sizeof(int16_t));
     cache->units[head * cache->keys_capacity + at] = unit;
     pair *v = (pair *)(cache->values + (head * cache->values_capacity + at / 2 * 2) * width);
     if (at % 2) /* compilers make vectors of whole pairs */
@@ -132,20 +132,13 @@ static inline float NAME(score)(const int32_t *sums, const float *units, float u
     for (int j = 0; j < length; j += KEYS) {
         Sixteen v = __builtin_convertvector(*(const Whole *)(sums + j), Sixteen) * (unit * SIXTEEN(units + j));
         int left = length - j;
-        if (bias) {
-            Sixteen more = none;
-            if (left >= KEYS)
-                more = SIXTEEN(bias + j);
-            else
-                memcpy(&more, bias + j, left * sizeof(float));
-            v += more;
-        }
+        if (bias) v += FIRST(bias + j, left);
         if (left <= KEYS) {
             if (own != 0) v += CHOOSE(places == left - 1, none + own, none); /* also if it is not a number */
             v = CHOOSE(places < left, v, least);
         }
         SIXTEEN(scores + j) = v;
-        most = CHOOSE(v > most, v, most);
+        most = HIGHER(v, most);
     }
     return LARGEST(most);
 }
@@ -204,7 +197,7 @@ static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
             length[i] = a->length[r] + a->plus;
         }
         for (int i = 0; i < count; i++)
-            SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), (length[i] + KEYS - 1) / KEYS, pieces,
+            SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), length[i], pieces,
                    NAME(values_of)(a->cache, place[i], width), s->scores + i * room);
         for (int i = 0; i < count; i++) {
             int r = now[i].r;

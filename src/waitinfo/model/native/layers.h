@@ -1,41 +1,63 @@
 /* Layers of the encoder and the decoder. */
 
-/* x <- norm(x + y), or norm(x) without y, into out. */
+/* x <- norm(x + y), or norm(x) without y, into out.
+ *
+ * The sums of a row have to wait for each other, so some rows come together. */
+__attribute__((always_inline)) static inline void NAME(normalise_rows)(
+    const Norm *m, const float *x, const float *y, const int rows, int width, float *out) {
+    Doubles lanes[NORMS] = {{0}};
+    double total[NORMS] = {0}, mean[NORMS], scale[NORMS];
+    int i = 0;
+    for (; i + 8 <= width; i += 8)
+        for (int r = 0; r < rows; r++) {
+            Floats v = EIGHT(x + r * width + i);
+            if (y) v = EIGHT(y + r * width + i) + v;
+            EIGHT(out + r * width + i) = v;
+            lanes[r] += WIDE(v);
+        }
+    for (int r = 0; r < rows; r++) {
+        const float *from = x + r * width, *more = y + r * width;
+        float *to = out + r * width;
+        for (int j = i; j < width; j++) total[r] += to[j] = y ? more[j] + from[j] : from[j];
+        for (int j = 0; j < 8; j++) total[r] += lanes[r][j];
+        mean[r] = total[r] / width, total[r] = 0, lanes[r] = (Doubles){0};
+    }
+    if (!m) return;
+    for (i = 0; i + 8 <= width; i += 8)
+        for (int r = 0; r < rows; r++) {
+            Doubles v = WIDE(EIGHT(out + r * width + i)) - mean[r];
+            lanes[r] += v * v;
+        }
+    for (int r = 0; r < rows; r++) {
+        for (int j = i; j < width; j++) {
+            double v = out[r * width + j] - mean[r];
+            total[r] += v * v;
+        }
+        for (int j = 0; j < 8; j++) total[r] += lanes[r][j];
+        scale[r] = 1 / __builtin_sqrt(total[r] / width + m->eps);
+    }
+    for (i = 0; i + 8 <= width; i += 8)
+        for (int r = 0; r < rows; r++) {
+            Doubles v = (WIDE(EIGHT(out + r * width + i)) - mean[r]) * scale[r];
+            EIGHT(out + r * width + i) = NARROW(v) * EIGHT(m->weight + i) + EIGHT(m->bias + i);
+        }
+    for (int r = 0; r < rows; r++)
+        for (int j = i; j < width; j++) {
+            float v = (float)((out[r * width + j] - mean[r]) * scale[r]);
+            v = v * m->weight[j];
+            out[r * width + j] = v + m->bias[j];
+        }
+}
+
 static void NAME(normalise)(const Norm *m, const float *x, const float *y, int rows, int width,
                             float *out) {
-    for (int r = 0; r < rows; r++, x += width, out += width) {
-        Doubles lanes = {0};
-        double total = 0;
-        int i = 0;
-        for (; i + 8 <= width; i += 8) {
-            Floats v = EIGHT(x + i);
-            if (y) v = EIGHT(y + i) + v;
-            EIGHT(out + i) = v;
-            lanes += __builtin_convertvector(v, Doubles);
-        }
-        for (; i < width; i++) total += out[i] = y ? y[i] + x[i] : x[i];
+    for (; rows >= NORMS; rows -= NORMS, x += NORMS * width, out += NORMS * width) {
+        NAME(normalise_rows)(m, x, y, NORMS, width, out);
+        if (y) y += NORMS * width;
+    }
+    for (; rows; rows--, x += width, out += width) {
+        NAME(normalise_rows)(m, x, y, 1, width, out);
         if (y) y += width;
-        if (!m) continue;
-        for (int j = 0; j < 8; j++) total += lanes[j];
-        double mean = total / width;
-        lanes = (Doubles){0};
-        total = 0;
-        for (i = 0; i + 8 <= width; i += 8) {
-            Doubles v = __builtin_convertvector(EIGHT(out + i), Doubles) - mean;
-            lanes += v * v;
-        }
-        for (; i < width; i++) total += (out[i] - mean) * (out[i] - mean);
-        for (int j = 0; j < 8; j++) total += lanes[j];
-        double scale = 1 / __builtin_sqrt(total / width + m->eps);
-        for (i = 0; i + 8 <= width; i += 8) {
-            Doubles v = (__builtin_convertvector(EIGHT(out + i), Doubles) - mean) * scale;
-            EIGHT(out + i) = __builtin_convertvector(v, Floats) * EIGHT(m->weight + i) + EIGHT(m->bias + i);
-        }
-        for (; i < width; i++) {
-            float v = (float)((out[i] - mean) * scale);
-            v = v * m->weight[i];
-            out[i] = v + m->bias[i];
-        }
     }
 }
 

@@ -8,8 +8,9 @@
 #define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
 #define QUERIES 8 /* that attention computes together */
+#define NORMS 4 /* rows whose layer norm is computed together */
 #define PIECE 8 /* numbers of a key that lie side by side */
-#define PLACE(key) ((key) % 4 * 4 + (key) / 4) /* of a key within its block */
+#define FOUR 4 /* keys that lie side by side */
 #define MOST_WIDTH 256 /* of a head */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
 #define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
@@ -122,8 +123,7 @@ typedef struct {
 
 /* Keys and values of all heads of all rows, as whole numbers.
  *
- * Keys by blocks: [heads][capacity/16][width/8][16 keys][8], with a unit for each key. Key 4 i + j of a
- * block is the (4 j + i)-th, so that sums of four neighbours are in order when they are added up.
+ * Keys by fours: [heads][capacity/4][width/8][4 keys][8], with a unit for each key.
  * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
  *
  * Of recurrent units, `units` are their states after the last two positions, [rows][2][width]. */
