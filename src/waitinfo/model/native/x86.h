@@ -204,6 +204,7 @@ __attribute__((always_inline)) static inline void multiply_avx512_rows(
     const uint8_t *a, const int rows, int stride, const int8_t *weights, int groups, Ahead ahead,
     int32_t *sums) {
     __m512i acc[6][4];
+    const char *piece = (const char *)weights;
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -214,7 +215,12 @@ __attribute__((always_inline)) static inline void multiply_avx512_rows(
         __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
         /* Into the second level of caches, and every other line: its neighbour comes with it. */
         _mm_prefetch((const char *)ahead.weights, _MM_HINT_T1);
-        if (rows < 6) _mm_prefetch((const char *)ahead.weights + 128, _MM_HINT_T1);
+        if (rows < 6)
+            _mm_prefetch((const char *)ahead.weights + 128, _MM_HINT_T1);
+        else {
+            if (g % LINES == 0 && ahead.pieces) piece = ahead.pieces[g / LINES];
+            _mm_prefetch(piece + g % LINES * LINE, _MM_HINT_T1);
+        }
         ahead.weights += ahead.step;
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
