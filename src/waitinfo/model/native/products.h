@@ -100,7 +100,10 @@ static inline void NAME(sum_block)(const Linear *m, int n, int first, int rows, 
     int stride = stride_of(m), parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
     const char *pieces[MOST_PIECES];
     Later *later = scratch->later;
-    if (later && scratch->beside && later_is_there(later)) NAME(go_on)(scratch->beside);
+    if (later && scratch->beside && later_is_there(later)) {
+        NAME(go_on)(scratch->beside);
+        BEGIN_PRODUCTS; /* which it ended */
+    }
     Ahead ahead = {weights + 4096, 4 * BLOCK, 0};
     if (parts > 1) { /* each part asks for its share of the next block */
         ahead.step = 4 * BLOCK / parts;
