@@ -178,5 +178,32 @@ def test_a_server_offers_every_direction(tmp_path: Path) -> None:
         found = client.post("/translate", json=asked).json()["translatedText"]
     loaded = load_model(tmp_path / "many", "cpu", system="wait-k").between("en", "pt")
     assert found == Translator(loaded, streams=1).translate("bab dudo geg.")
-    few = Plan(models=plan.models, streams=1, device="cpu", offered=(("de",), ("en", "pt")))
-    assert [each.name for each in few.build().models] == ["many.de-en", "many.de-pt"]
+
+
+def test_one_choice_of_languages_for_several_models(tmp_path: Path) -> None:
+    """Each model offers what it has of the choice; what no model has is an error."""
+    pytest.importorskip("fastapi", reason="needs the extra serve")
+    from waitinfo.serving.hub import Plan
+
+    for kind in NAMES:
+        saved(tmp_path / kind, kind)
+        import_model(tmp_path / kind, tmp_path / f"{kind}-many", "float32")
+    folders = tuple(tmp_path / f"{kind}-many" for kind in NAMES)  # de en pt; de en zh
+
+    def offered(sources: str, targets: str) -> list[str]:
+        sides = (tuple(sources.split()), tuple(targets.split()))
+        plan = Plan(models=folders, streams=1, device="cpu", system="wait-k", offered=sides)
+        return [each.name.replace("-many", "") for each in plan.build().models]
+
+    assert offered("de", "pt zh en-GB") == [
+        "m2m100.de-pt", "m2m100.de-en", "nllb.de-zh", "nllb.de-en",
+    ]  # fmt: skip
+    assert offered("pt de", "en") == ["m2m100.pt-en", "m2m100.de-en", "nllb.de-en"]
+    with pytest.raises(WaitinfoError, match="nllb-many: has no direction of from de to pt; .*"):
+        offered("de", "pt")
+    with pytest.raises(WaitinfoError, match="nllb-many: .* its languages are de, en, zh"):
+        offered("pt", "")
+    with pytest.raises(WaitinfoError, match="to fr: no model served has it"):
+        offered("de", "en fr")
+    with pytest.raises(WaitinfoError, match="m2m100-many: has no direction of from de to de"):
+        offered("de", "de")

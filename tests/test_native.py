@@ -81,10 +81,14 @@ def test_the_best_output(code: Library, count: int) -> None:
     never = np.array([count // 2], np.int32)
     if count > 1:
         scores[:, never] = -np.inf
-    best, value, everything = matrix.best(x, never if count > 1 else never[:0], True)
+    found = matrix.best(x, never if count > 1 else never[:0], True, True)
+    best, value, everything, two = found
     assert (best == scores.argmax(1)).all()
     assert (value == scores.max(1)).all()
     assert everything is not None and (everything == scores).all()
+    powers = np.sort(np.exp(scores.astype(np.float64) - value[:, None]), 1)[:, ::-1]
+    shares = np.pad(powers, ((0, 0), (0, 1)))[:, :2] / powers.sum(1, keepdims=True)
+    assert np.allclose(two, shares, rtol=1e-6, atol=1e-80)
 
 
 CONFIGS = [
@@ -142,8 +146,8 @@ def test_passes_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) ->
     right = plain.decode(embedded, encoded, visible)
     source, target = model.embed_source(sources), model.embed_target(targets)
     assert np.array_equal(target.x, embedded.x)
-    for rows in ([4, 1], draw.permutation(70)[:54]):
-        rows = np.array(rows, np.int32)
+    for some in ([4, 1], draw.permutation(70)[:54]):
+        rows = np.array(some, np.int32)
         which = np.arange(len(rows)) % 2
         caches, memories = (kernels.new_caches(2, 70, 30) for _ in range(2))
         written = kernels.new_target_caches(70, 30)

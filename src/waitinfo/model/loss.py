@@ -32,22 +32,23 @@ def token_terms(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, negative log-likelihood and gradient for the logits of some tokens.
 
-    logits [N, V], target [N], real [N] (0 for padding) -> sums [] and [], gradient [N, V].
+    logits [N, V], target [N], real [N] (0 for padding) -> sums [] and [], gradient [N, V], which
+    overwrites the logits.
     The label-smoothed loss is -(1 - e) log p(y) - e mean_v log p(v).
     """
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    logits = logits.to(exact)
-    total = logits.logsumexp(-1, keepdim=True)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     gold = target[:, None]
-    nll = ((total - logits.gather(-1, gold))[:, 0] * real).sum()
+    score, mean, top = logits.gather(-1, gold), logits.mean(-1), logits.amax(-1, keepdim=True)
+    gradient = logits.sub_(top).exp_()  # in place: a chunk of logits fills a hundred megabytes
+    sums = gradient.sum(-1, keepdim=True)
+    total = top + sums.log()
+    nll = ((total - score)[:, 0] * real).sum()
     loss = nll
     if smoothing:
-        uniform = ((total[:, 0] - logits.mean(-1)) * real).sum()
+        uniform = ((total[:, 0] - mean) * real).sum()
         loss = (1 - smoothing) * nll + smoothing * uniform
-    columns = torch.arange(logits.shape[-1], device=logits.device)
-    right = (columns == gold).to(exact) * (1 - smoothing)
-    gradient = ((logits - total).exp() - right - smoothing / logits.shape[-1]) * real[:, None]
-    return loss, nll, gradient
+    gradient.div_(sums).scatter_add_(-1, gold, torch.full_like(total, smoothing - 1))
+    return loss, nll, gradient.sub_(smoothing / logits.shape[-1]).mul_(real[:, None])
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -21,7 +21,7 @@ from waitinfo.streaming.remote import RemoteScheduler, RemoteTranslator
 from waitinfo.streaming.replay import Replay
 from waitinfo.streaming.translator import Translator
 from waitinfo.systems import System, build_system
-from waitinfo.text.languages import UNKNOWN, Languages, find_code
+from waitinfo.text.languages import UNKNOWN, Languages, fitting_codes
 from waitinfo.trained.saving import LoadedModel, load_model
 
 MOST_DIRECTIONS = 100  # of one model of many languages
@@ -176,11 +176,12 @@ def load_models(
     """Load models, each under its own system or under another one.
 
     With `compare`, they are also loaded under wait-k and full, with the same number of streams
-    each. A model of many languages is offered from each of some to each of others; without these,
-    all of them.
+    each. A model of many languages is offered from each of some to each of others, as far as it
+    has them; without these, all of them.
     """
     served: list[Served] = []
     names: set[str] = set()
+    missed = [set(codes) for codes in offered]  # that no model has
     for path in paths or (None,):
         folder = find_source(path, dtype)
         loaded = load_model(folder, device, dtype, system, options)
@@ -188,8 +189,10 @@ def load_models(
         if name in names:
             raise WaitinfoError(f"{path}: another model is called {name}; rename the folder")
         names.add(name)
-        directions = _directions(loaded, *offered) if loaded.language_tokens else []
+        directions = _directions(name, loaded, *offered) if loaded.language_tokens else []
         if directions:
+            for codes in missed:
+                codes -= {code for code in codes if fitting_codes(code, loaded.language_tokens)}
             loaded = dataclasses.replace(loaded, languages=directions[0])
         found = [serve_model(name, loaded, metrics, streams)]
         if compare:
@@ -197,20 +200,34 @@ def load_models(
         served += [one for each in found for one in _each_way(each, directions)]
     if any(offered) and all(each.direction == UNKNOWN for each in served):
         raise WaitinfoError("--from, --to: for a model of many languages; none is served")
+    for option, codes in zip(("--from", "--to"), missed, strict=True):
+        if codes:
+            raise WaitinfoError(f"{option} {','.join(sorted(codes))}: no model served has it")
     return Models(served)
 
 
 def _directions(
-    loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str]
+    name: str, loaded: LoadedModel, sources: Sequence[str], targets: Sequence[str]
 ) -> list[Languages]:
-    """Between which languages a model of many is offered."""
+    """Between which languages a model of many is offered: those of the given that it has."""
     known = loaded.language_tokens
-    sides = [[find_code(code, known) for code in side] or known for side in (sources, targets)]
+    sides = [
+        dict.fromkeys(code for wanted in side for code in fitting_codes(wanted, known))
+        if side
+        else known
+        for side in (sources, targets)
+    ]
     found = [Languages(a, b) for a, b in product(*sides) if a != b]
-    if not 0 < len(found) <= MOST_DIRECTIONS:
+    if not found:
+        given = [f"{o} {','.join(c)}" for o, c in (("--from", sources), ("--to", targets)) if c]
+        has = ", ".join(sorted(known)) if len(known) <= 20 else f"{len(known)} others"
         raise WaitinfoError(
-            f"{loaded.folder}: translates between {len(known)} languages; choose up to "
-            f"{MOST_DIRECTIONS} directions, such as --from de,en --to pt"
+            f"model {name}: has no direction of {' '.join(given)}; its languages are {has}"
+        )
+    if len(found) > MOST_DIRECTIONS:
+        raise WaitinfoError(
+            f"model {name}: {len(found):,} directions between its languages; choose up to "
+            f"{MOST_DIRECTIONS}, such as --from de,en --to pt"
         )
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.room import Caption, Occupant, Room, Watcher
-from waitinfo.serving.tickets import pin_digest
+from waitinfo.serving.tickets import LOCKED, pin_digest
 
 NAME = re.compile(r"[\w.-]{1,64}")
 ROOMS = 4_096  # with speakers, watchers or neither
@@ -53,6 +53,12 @@ class Claim:
         """What watchers are told."""
         known = {"source": self.source, "target": self.target, "languages": [*self.languages]}
         return {**known, "speaking": True, "problem": None}
+
+    @property
+    def rooms(self) -> list[str]:
+        """The room in all its languages."""
+        others = () if "/" in self.name else self.languages
+        return [self.name, *(f"{self.name}/{language}" for language in others)]
 
     @property
     def pin_digest(self) -> bytes | None:
@@ -129,14 +135,19 @@ class Rooms:
             held.opened = self._opened
         elif not hmac.compare_digest(held.secret, claim.digest):
             raise Occupied(TAKEN)
-        held.pin = claim.pin_digest
-        held.room.lock(held.pin)
+        for name in claim.rooms:
+            if name in self._rooms:
+                self._lock(self._rooms[name], claim.pin_digest)
         self._sit(held, claim)
         if claim.again:
             held.room.tell(**claim.about)
         else:
             held.room.begin(**claim.about)
         return Seat(self, held, claim)
+
+    def _lock(self, held: Held, pin: bytes | None) -> None:
+        held.pin = pin
+        held.room.lock(pin)
 
     def _sit(self, held: Held, claim: Claim) -> None:
         if held.timer is not None:
@@ -177,10 +188,10 @@ class Rooms:
             self._free(max(mine, key=lambda each: each.opened))
 
     def _free(self, held: Held) -> None:
-        """Let anybody speak in a room."""
+        """Let anybody speak in a room. What was said stays behind its PIN."""
         if held.timer is not None:
             held.timer.cancel()
-        held.timer = held.secret = held.owner = held.pin = None
+        held.timer = held.secret = held.owner = None
         self._drop(held)
 
     async def pin(self, name: str) -> bytes | None:
@@ -201,6 +212,8 @@ class Rooms:
         held = self._find(name)
         watcher = Watcher(held.room, write, pin)
         try:
+            if held.pin not in (None, pin):
+                raise Refusal(401, "pin", LOCKED)
             held.room.join(watcher, position)
         finally:
             self._drop(held)  # if that failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,11 +79,16 @@ def short(code: str) -> str:
     return TWO_LETTERS.get(code, code)
 
 
-def find_code(wanted: str, known: Mapping[str, Any]) -> str:
+def fitting_codes(wanted: str, known: Iterable[str]) -> list[str]:
+    """The codes of a model that a language stands for: itself, or those of all its scripts."""
+    codes = list(known)
+    language = wanted.partition("-")[0]
+    return [wanted] if wanted in codes else [c for c in codes if c.partition("-")[0] == language]
+
+
+def find_code(wanted: str, known: Iterable[str]) -> str:
     """The code of a model for a language; `zh` stands for `zh-Hans` if no other is `zh`."""
-    if wanted in known:
-        return wanted
-    found = [code for code in known if code.split("-")[0] == wanted.split("-", maxsplit=1)[0]]
+    found = fitting_codes(wanted, known)
     if len(found) == 1:
         return found[0]
     if found:

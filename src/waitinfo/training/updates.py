@@ -125,7 +125,7 @@ class Updater:
             betas=(config.beta1, config.beta2),
             eps=config.epsilon,
             weight_decay=config.weight_decay,
-            fused=cuda,
+            fused=True,
             capturable=cuda,
         )
         if cuda:

@@ -77,3 +77,34 @@ static inline double NAME(hyperbolic_tangent)(double x) {
     return __builtin_copysign((1 - e) / (1 + e), x);
 }
 
+/* The risk that the head of a veto sees in every row: a network with one hidden layer, in double precision
+ * and in the same order for every number of rows. */
+static void NAME(judge)(const Judge *m, int rows, const float *states, const double *numbers, double *risk) {
+    for (int r = 0; r < rows; r += 2) {
+        const int other = r + 1 < rows; /* two rows share what is read of the weights */
+        const float *x = states + (size_t)r * m->width, *y = x + (size_t)other * m->width;
+        const double *a = numbers + (size_t)r * m->numbers, *b = a + (size_t)other * m->numbers;
+        double sums[2] = {0};
+        for (int u = 0; u < m->room; u += JUDGED) {
+            const float *weights = m->weights + u;
+            Doubles one[JUDGED / 8], two[JUDGED / 8];
+            memcpy(one, m->bias + u, sizeof(one)), memcpy(two, m->bias + u, sizeof(two));
+            for (int i = 0; i < m->width + m->numbers; i++, weights += m->room) {
+                int last = i - m->width;
+                double v = last < 0 ? x[i] : a[last], w = last < 0 ? y[i] : b[last];
+                for (int p = 0; p < JUDGED / 8; p++) {
+                    Doubles some = __builtin_convertvector(EIGHT(weights + 8 * p), Doubles);
+                    one[p] += some * v, two[p] += some * w;
+                }
+            }
+            for (int p = 0; p < JUDGED; p++) {
+                double v = one[p / 8][p % 8], w = two[p / 8][p % 8];
+                sums[0] += (v > 0 ? v : 0) * m->out[u + p], sums[1] += (w > 0 ? w : 0) * m->out[u + p];
+            }
+        }
+        for (int k = 0; k <= other; k++) {
+            double sum = sums[k] + m->out[m->room], e = NAME(exponential)(-__builtin_fabs(sum));
+            risk[r + k] = (sum < 0 ? e : 1) / (1 + e);
+        }
+    }
+}

@@ -38,7 +38,8 @@ uint32_t waitinfo_sources(void) { return WAITINFO_SOURCES; }
 
 /* The size of the structs, which library.py repeats. */
 int waitinfo_layout(void) {
-    return sizeof(Model) + sizeof(Layer) + sizeof(Embedding) + sizeof(Reading) + sizeof(Writing);
+    return sizeof(Model) + sizeof(Layer) + sizeof(Embedding) + sizeof(Reading) + sizeof(Writing) +
+           sizeof(Judge);
 }
 
 /* In the order of KINDS of library.py; NULL: not in this build. Later ones are faster. */
@@ -163,10 +164,16 @@ int waitinfo_decode_again(int kind, const Model *m, int rows, float *x, const in
 }
 
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
-                  int nevers, int32_t *best, float *value, float *all) {
+                  int nevers, int32_t *best, float *value, float *all, double *two) {
     Scratch s;
     if (!scratch_open(&s, 0, rows, 1, 4 * m->groups, 1)) return 0;
-    kinds[kind]->best(m, x, rows, never, nevers, best, value, all, &s);
+    kinds[kind]->best(m, x, rows, never, nevers, best, value, all, two, &s);
+    return 1;
+}
+
+int waitinfo_judge(int kind, const Judge *m, int rows, const float *states, const double *numbers,
+                   double *risk) {
+    kinds[kind]->judge(m, rows, states, numbers, risk);
     return 1;
 }
 
@@ -240,7 +247,7 @@ int waitinfo_write(int kind, const Writing *w, int first, int count, int narrow)
     int32_t *token = w->token + first;
     float *scored = w->scored ? w->scored + (size_t)first * w->scores->outputs : 0;
     if (!waitinfo_best(kind, w->scores, count, x, w->never, w->nevers, token, w->value + first,
-                       scored))
+                       scored, w->two ? w->two + 2 * first : 0))
         return 0;
     return !w->embedding ||
            waitinfo_embed(kind, w->embedding, count, token, at, 1, w->positions,

@@ -42,6 +42,7 @@ static const Kind NAME(kind) = {
     RUNS,           NAME(take_whole),   NAME(apply),    NAME(linear),
     NAME(encode),   NAME(encode_whole), NAME(remember), NAME(decode),
     NAME(best),     NAME(embed),        NAME(consistency),
+    NAME(judge),
 };
 
 #undef NAME

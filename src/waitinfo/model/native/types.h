@@ -13,6 +13,7 @@
 #define PIECE 8 /* numbers of a key that lie side by side */
 #define FOUR 4 /* keys that lie side by side */
 #define MOST_WIDTH 256 /* of a head */
+#define JUDGED 32 /* hidden units that are computed together */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
 #define LEAST_WEIGHT 1e-4f /* SMALLEST_WEIGHT of info.py */
 #define ROUND_WEIGHTS 6144.0f /* 1.5 * 2^(23 - 11) */
@@ -172,9 +173,18 @@ typedef struct {
     float *x, *info; /* inputs, which become the states */
     int32_t *token;
     float *value, *scored, *embedded_x, *embedded_info;
+    double *two; /* probabilities of the two best tokens; NULL if nobody asks for them */
     int16_t *shares; /* weights of cross-attention, as in Shares; NULL if nobody asks for them */
     int32_t nevers, aware, source_width, shares_width;
 } Writing;
+
+/* The head of a veto: weights [width + numbers][room] of its hidden units, filled up with zeros to a multiple
+ * of JUDGED; their bias [room]; what they count [room], and its bias behind them. */
+typedef struct {
+    const float *weights;
+    const double *bias, *out;
+    int32_t width, numbers, room;
+} Judge;
 
 /* Weights of cross-attention in multiples of 1/2048, 0 at tokens not seen: [rows][layers][heads][width]. */
 typedef struct {
@@ -288,8 +298,9 @@ typedef struct {
                    const float *, const float *, int, const Cache *, const Cache *, const Shares *,
                    Scratch *, int);
     void (*best)(const Linear *, const float *, int, const int32_t *, int, int32_t *, float *,
-                 float *, Scratch *);
+                 float *, double *, Scratch *);
     void (*embed)(const Embedding *, int, const int32_t *, const int32_t *, const float *, float *,
                   float *, Scratch *);
     void (*consistency)(const float *, float, int, float *);
+    void (*judge)(const Judge *, int, const float *, const double *, double *);
 } Kind;
