@@ -198,15 +198,21 @@ def test_a_room_is_kept_for_a_time(server: Running) -> None:
         while len(found):
             await asyncio.sleep(0.001)
         (await speak("a", OTHER, "you")).leave(kept=600)
-        for number in range(100):  # they do not fill the server
-            (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
+        for number in range(100):  # they do not fill the server, and nobody loses one
+            if number < rooms.KEPT:
+                (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
+                (await speak("b0", SECRET, "me")).leave(kept=600)
+            else:
+                with pytest.raises(Refusal, match="wait for their speakers"):
+                    await speak(f"b{number}", SECRET, "me")
         assert len(found) == 1 + rooms.KEPT
-        with pytest.raises(Occupied):  # the oldest ones are kept
-            await speak("b0", OTHER, "me")
+        for number in range(rooms.KEPT):
+            with pytest.raises(Occupied):
+                await speak(f"b{number}", OTHER, "me")
         for number in range(rooms.ROOMS - len(found)):
-            await speak(f"c{number}", SECRET, "me")
+            await speak(f"c{number}", SECRET, "you")
         with pytest.raises(Refusal, match="too many rooms"):
-            await speak("d", SECRET, "me")
+            await speak("d", SECRET, "you")
 
     asyncio.run(run())
 

@@ -16,7 +16,7 @@ from tests.redis_server import RedisServer
 from tests.replicas import play
 from tests.serving import receive, running, send, start, toy_hub, until, wait_for, words_of
 from waitinfo.serving import shared
-from waitinfo.serving.guards import KeyLimits, Keys, Refusal
+from waitinfo.serving.guards import Caller, KeyLimits, Keys, Refusal
 from waitinfo.serving.room import LOT
 from waitinfo.serving.rooms import KEPT, Claim, Occupied
 from waitinfo.serving.shared import Shared
@@ -113,21 +113,21 @@ async def answer(work: Awaitable[Any]) -> str:
     return str(refused.value)
 
 
-def test_of_too_many_rooms_the_newest_is_free(redis: RedisServer) -> None:
-    """Or strangers could free a room of somebody else at their address, by opening many."""
+def test_nobody_loses_a_room_by_those_of_others(redis: RedisServer) -> None:
+    """Who has too many that wait opens no more."""
 
     async def run() -> None:
         async with shared_rooms(redis) as rooms:
-            for number in range(KEPT + 3):
-                (await rooms.speak(claim(f"kept{number}"))).leave(600.0)
-                while "kept" + str(number) in rooms._rooms:
-                    await asyncio.sleep(0.005)
-                if number == 1:  # who comes back does not open it again
-                    (await rooms.speak(claim("kept0"))).leave(600.0)
+            for number in range(KEPT):
+                for name in (f"kept{number}", "kept0"):  # who comes back opens none
+                    (await rooms.speak(claim(name))).leave(600.0)
+                    while name in rooms._rooms:
+                        await asyncio.sleep(0.005)
+            assert "wait for their speakers" in await answer(rooms.speak(claim("more")))
             for number in range(KEPT):
                 assert "another speaker" in await answer(rooms.speak(claim(f"kept{number}", "o")))
-            for number in range(KEPT, KEPT + 3):
-                (await rooms.speak(claim(f"kept{number}", "o"))).leave(0.0)
+            others = Claim("more", RedisServer, Talking(), "o" * 16)
+            (await rooms.speak(others)).leave(0.0)  # it was not taken
 
     asyncio.run(run())
 
@@ -225,6 +225,27 @@ def test_who_cannot_sit_down_leaves_no_speaker(
             (await rooms.speak(claim("again"))).leave(0.0)
 
     monkeypatch.setattr(shared, "ANSWER", 0.2)
+    asyncio.run(run())
+
+
+def test_who_leaves_at_once_gives_back_what_was_counted() -> None:
+    """While Redis is still asked."""
+
+    class Slow:
+        async def enter(self, caller: Caller) -> bool:
+            await asyncio.sleep(3_600)
+            return True
+
+    async def run() -> None:
+        caller = Caller(streams=4)
+        caller.ledger = Slow()  # type: ignore[assignment]
+        entering = asyncio.ensure_future(caller.enter(1.0, 3))
+        await asyncio.sleep(0)
+        assert caller.open == 3
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        assert caller.open == 0
+
     asyncio.run(run())
 
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from waitinfo.serving.guards import Refusal
@@ -31,6 +31,7 @@ from waitinfo.serving.rooms import (
     Rooms,
     Seat,
     new_life,
+    too_many,
 )  # fmt: skip
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
 from waitinfo.serving.tickets import LOCKED
@@ -93,14 +94,6 @@ redis.call('PUBLISH', KEYS[2], 'pin ' .. ARGV[1])
 """
 
 
-class Kept(NamedTuple):
-    """A room that waits for its speaker."""
-
-    opened: int  # how many rooms were opened before
-    token: str
-    until: float
-
-
 class Copy(Held):
     """A room as this server knows it."""
 
@@ -132,7 +125,7 @@ class SharedRooms(Rooms):
         self._release, self._locking = shared.script(FREE), shared.script(LOCK)
         self._copies: dict[str, Copy] = {}
         self._former: OrderedDict[str, Copy] = OrderedDict()  # that nobody used last
-        self._kept_for: WeakKeyDictionary[Any, dict[str, Kept]] = WeakKeyDictionary()
+        self._kept_for: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._channel: Any = None  # where news comes from
@@ -146,15 +139,17 @@ class SharedRooms(Rooms):
             if found is None:
                 raise Occupied(TAKEN)
             life, kept = found
+            waiting = self._waiting(claim.owner)
+            if not kept and len(waiting) >= KEPT and claim.counts:
+                await self._shared.ask(lambda: self._free_in_redis(claim.name, token))
+                raise too_many()
+            waiting.pop(claim.name, None)
             await self._shared.ask(lambda: self._load(held))
             if held.room.life != life:
                 held.room.forget(life)
             self._sit(held, claim)
             held.token, held.claim = token, claim
             held.secret, held.owner = claim.digest, claim.owner
-            before = self._kept_for.get(claim.owner, {}).pop(claim.name, None)
-            self._opened += 1
-            held.opened = before.opened if kept and before else self._opened
             pin = claim.pin_digest
             entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
             try:
@@ -239,18 +234,22 @@ class SharedRooms(Rooms):
                 self._drop(held)
 
     async def _keep(self, held: Copy, token: str, kept: float) -> None:
-        """The room is kept for its speaker; of too many the one that was opened last is not."""
-        name, now = held.room.name, asyncio.get_running_loop().time()
-        mine = self._kept_for.setdefault(held.owner, {})
-        for each in [each for each, place in mine.items() if each == name or place.until <= now]:
-            del mine[each]
+        """The room is kept for its speaker, or free."""
+        name = held.room.name
         if kept > 0:
-            mine[name] = Kept(held.opened, token, now + kept)
-            if len(mine) <= KEPT:
-                return
-            name = max(mine, key=lambda each: mine[each].opened)
-            token = mine.pop(name).token
-        await self._shared.ask(lambda: self._release(self._keys(name), [token, REMEMBERED]))
+            self._waiting(held.owner)[name] = asyncio.get_running_loop().time() + kept
+        else:
+            await self._shared.ask(lambda: self._free_in_redis(name, token))
+
+    async def _free_in_redis(self, name: str, token: str) -> None:
+        await self._release(self._keys(name), [token, REMEMBERED])
+
+    def _waiting(self, owner: object) -> dict[str, float]:
+        """Rooms of a client that wait for their speakers, and until when."""
+        found, now = self._kept_for.setdefault(owner, {}), asyncio.get_running_loop().time()
+        for name in [name for name, until in found.items() if until <= now]:
+            del found[name]
+        return found
 
     # Watching
 
