@@ -460,6 +460,16 @@ def test_what_was_missed_waits_in_the_room_and_not_for_each_watcher() -> None:
     asyncio.run(check())
 
 
+def test_a_watcher_too_many_is_refused(kept: dict[str, Any]) -> None:
+    with (
+        running(toy_hub(watchers=1, **kept)) as server,
+        server.connect("/v1/watch?room=small") as watcher,
+    ):
+        receive(watcher)
+        assert refused(server, "/v1/watch?room=small") == "watchers"
+        assert refused(server, "/v1/watch?room=other") == "watchers"
+
+
 @pytest.mark.parametrize("position", ["-" + "9" * 5_000, "{}." + "9" * 5_000, "-0", "-²", ".", ""])
 def test_places_that_are_none_leave_no_room_behind(server: Running, position: str) -> None:
     with server.connect("/v1/watch?room=none") as watcher:
@@ -555,6 +565,29 @@ def test_what_was_said_behind_a_pin_stays_there(kept: dict[str, Any]) -> None:
                 assert receive(watcher)["words"] == []
             send(again, "start", room="past")
             assert receive(again)["code"] == "room"
+
+
+def test_nothing_of_a_room_is_for_the_next_audience(kept: dict[str, Any]) -> None:
+    """In no language: whoever opens the room anew may leave out its PIN."""
+    right, path = ["waitinfo", "waitinfo-pin.2468"], "/v1/watch?room=next&after=-1200"
+    with (
+        running(two_languages(**kept)) as server,
+        server.connect() as speaker,
+        server.connect(path, subprotocols=right) as own,
+        server.connect(f"{path}&language=fr", subprotocols=right) as french,
+    ):
+        receive(own), receive(french)
+        start(speaker, k=2, room="next", pin="2468")
+        said = say(speaker, "ba be bi. bo bu. ")
+        assert hear(own, len(said)) == said and hear(french, 1)
+        send(speaker, "end")
+        until(speaker, "ended")
+        wait_for(lambda: server.hub.models.find("french").free == 4)
+        with server.connect() as stranger:
+            start(stranger, room="next", k=2)
+            for address in (path, f"{path}&language=fr"):
+                with server.connect(address) as watcher:
+                    assert not receive(watcher)["words"]
 
 
 def test_a_lock_holds_in_every_language(kept: dict[str, Any]) -> None:

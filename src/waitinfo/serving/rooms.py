@@ -135,15 +135,16 @@ class Rooms:
             if sum(each.owner is claim.owner for each in waiting) >= KEPT and claim.counts:
                 self._drop(held)
                 raise too_many()
-            if held.former not in (None, claim.digest):  # what was said is not for the new audience
-                held.room.forget(new_life())
-            held.secret = held.former = claim.digest
+            held.secret = claim.digest
             held.owner = claim.owner
         elif not hmac.compare_digest(held.secret, claim.digest):
             raise Occupied(TAKEN)
-        for name in claim.rooms:
-            if name in self._rooms:
-                self._lock(self._rooms[name], claim.pin_digest)
+        for each in (self._rooms[name] for name in claim.rooms if name in self._rooms):
+            if each.secret in (None, claim.digest):  # else somebody's interpreter has not ended
+                if each.former not in (None, claim.digest):  # nothing of it is for the new audience
+                    each.room.forget(new_life())
+                self._lock(each, claim.pin_digest)
+        held.former = claim.digest
         self._sit(held, claim)
         if claim.again:
             held.room.tell(**claim.about)

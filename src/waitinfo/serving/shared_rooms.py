@@ -36,7 +36,7 @@ from waitinfo.serving.rooms import (
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
 from waitinfo.serving.tickets import LOCKED
 
-WANT, PIN = "want ", "pin "
+WANT, PIN, GONE = "want ", "pin ", "gone"
 WORDS = f"{PREFIX}:words:"
 REMEMBERED = 600  # seconds that a room's words outlive its speaker
 PAGE = 50  # entries that are read at a time
@@ -87,10 +87,17 @@ end
 """
 
 
-# The digest of the PIN.
+# The digests of the secret and of the PIN. What others said is not for a new audience.
 LOCK = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'pin', ARGV[1]) end
-redis.call('PUBLISH', KEYS[2], 'pin ' .. ARGV[1])
+local secret = redis.call('HGET', KEYS[1], 'secret')
+if secret and secret ~= ARGV[1] then return end
+if redis.call('HGET', KEYS[1], 'former') == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'pin', ARGV[2])
+  redis.call('PUBLISH', KEYS[2], 'pin ' .. ARGV[2])
+else
+  redis.call('DEL', KEYS[1], KEYS[2])
+  redis.call('PUBLISH', KEYS[2], 'gone')
+end
 """
 
 
@@ -111,7 +118,7 @@ class Copy(Held):
     def again(self) -> Copy:
         """The same, to be completed from its last entry on."""
         found = Copy(self.room)
-        found.seen = self.seen
+        found.seen, found.pin = self.seen, self.pin
         return found
 
 
@@ -154,7 +161,7 @@ class SharedRooms(Rooms):
             entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
             try:
                 for name in claim.rooms[1:]:
-                    await self._shared.ask(partial(self._lock_all, name, claim.pin, pin))
+                    await self._shared.ask(partial(self._lock_all, name, claim))
                 await self._shared.ask(lambda: self._write(held, entry))
             except BaseException:
                 if held.speaker is claim.speaker:  # which will hear that it does not speak
@@ -163,16 +170,18 @@ class SharedRooms(Rooms):
         self._start(self._confirm(held, token))
         return Seat(self, held, claim)
 
-    async def _lock_all(self, name: str, pin: str | None, digest: bytes | None) -> None:
+    async def _lock_all(self, name: str, claim: Claim) -> None:
         """Lock a room that others may know."""
-        if (held := self._copies.get(name)) is not None and held.claim is not None:
-            held.claim = replace(held.claim, pin=pin)
-        await self._locking(self._keys(name), [digest.hex() if digest else ""])
+        held, pin = self._copies.get(name), claim.pin_digest
+        if held is not None and held.claim is not None and held.claim.digest == claim.digest:
+            held.claim = replace(held.claim, pin=claim.pin)
+        await self._locking(self._keys(name), [claim.digest.hex(), pin.hex() if pin else ""])
 
-    async def _take(self, claim: Claim, token: str) -> tuple[str, bool] | None:
+    async def _take(self, claim: Claim, token: str, life: str = "") -> tuple[str, bool] | None:
         """The life of the room, and whether it was kept for this speaker; None: it is another's."""
         keys, pin = self._keys(claim.name), claim.pin_digest
-        arguments = [claim.digest.hex(), self._seconds, token, pin.hex() if pin else "", new_life()]
+        told = pin.hex() if pin else "", life or new_life()
+        arguments = [claim.digest.hex(), self._seconds, token, *told]
         found: list[Any] | None = await self._claim(keys, arguments)
         return None if found is None else (found[0], bool(found[1]))
 
@@ -194,8 +203,8 @@ class SharedRooms(Rooms):
         after = room.next + len(entry.get("words", ()))
         done = await self._put(held, [room.next, after, json.dumps(entry)])
         if done == "behind":  # Redis has forgotten something: what is known here is written again
-            done = "replaced"
-            if held.claim is not None and await self._take(held.claim, held.token) is not None:
+            done, claim = "replaced", held.claim
+            if claim is not None and await self._take(claim, held.token, room.life) is not None:
                 done = await self._put(held, ["", after, *_history(held), json.dumps(entry)])
         if done != "replaced":
             self._apply(held, done, entry)
@@ -273,6 +282,7 @@ class SharedRooms(Rooms):
                     break
             if known not in (None, pin):
                 raise Refusal(401, "pin", LOCKED)
+            held.pin = known or held.pin  # Redis may have forgotten it, and not this copy its words
             return await super().watch(name, write, position, pin)
 
     def close(self, speakers: bool = False) -> None:
@@ -366,7 +376,10 @@ class SharedRooms(Rooms):
         elif news["type"] == "message" and news["data"].startswith(WANT):
             self.asked(held.room.name, news["data"].removeprefix(WANT))
         elif news["type"] == "message" and news["data"].startswith(PIN):
-            held.room.lock(bytes.fromhex(news["data"].removeprefix(PIN)))
+            self._lock(held, bytes.fromhex(news["data"].removeprefix(PIN)) or None)
+        elif news["type"] == "message" and news["data"] == GONE:
+            held.room.forget(new_life())
+            self._lock(held, None)
         elif news["type"] == "message":
             if held.waiting is not None:
                 held.waiting.append(news["data"])
@@ -382,10 +395,11 @@ class SharedRooms(Rooms):
         async with held.loading:
             held.waiting = held.waiting or deque()
             life, pin = await client.hmget(keys[0], "life", "pin")
-            if pin:  # it may have been locked meanwhile
-                held.room.lock(bytes.fromhex(pin))
-            if life != held.room.life:
-                held.room.forget(life or new_life())
+            # A Redis that has forgotten a room is told again by its speaker's server.
+            if life is not None or not held.complete.is_set():
+                if life != held.room.life:
+                    held.room.forget(life or new_life())
+                self._lock(held, bytes.fromhex(pin or "") or None)  # it may have been meanwhile
             found: list[Any] = [None]
             while found and life:
                 found = await client.xrange(keys[1], f"({held.seen[0]}-{held.seen[1]}", count=PAGE)
@@ -409,8 +423,8 @@ class SharedRooms(Rooms):
             return
         held.seen = (seen[0], seen[1])
         room = held.room
-        if entry.get("pin"):
-            room.lock(bytes.fromhex(entry["pin"]))
+        if "pin" in entry:
+            self._lock(held, bytes.fromhex(entry["pin"] or "") or None)
         if entry["token"] != held.token and held.speaker is not None and entry.get("about"):
             held.speaker.stop("replaced")
         if entry["life"] != room.life:
