@@ -335,6 +335,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="such as 2/3: one in three attacks")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--system", help="another than the model's own")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", help="JSON file to write")
     options = parser.parse_args()

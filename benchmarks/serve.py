@@ -1,4 +1,4 @@
-"""Load of the server: python benchmarks/serve.py [--levels 16,32] [--seconds 10] [--out FILE.json]
+"""Load of the server: python benchmarks/serve.py [--levels 16,32] [--seconds 10] [--system NAME…]
 
 N clients on loopback send 3 words a second each, whatever comes back. The delay of a source word
 runs from the moment when it was due to the moment when the client has all words that it released.
@@ -219,7 +219,7 @@ def start_server(
     command = [sys.executable, "-m", "waitinfo", "serve", "--port", str(port), "--compare", "0",
                "--model", "de-en", "--streams", str(streams), "--device", options.device,
                "--dtype", options.dtype, "--threads", str(options.threads), "--log-level", "error",
-               *more]  # fmt: skip
+               *(["--system", options.system] if options.system else []), *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(2400):
         if process.poll() is not None:
@@ -272,7 +272,9 @@ def search_engine(
     def load() -> waitinfo.Translator:
         if options.threads:
             torch.set_num_threads(options.threads)
-        return waitinfo.load(device=options.device, dtype=options.dtype, streams=max(levels))
+        return waitinfo.load(
+            device=options.device, dtype=options.dtype, streams=max(levels), system=options.system
+        )
 
     def run(clients: int, seconds: float = seconds) -> tuple[Answers, float]:
         burning = pool.submit(burn, clients_cpu * clients * RATE, seconds + CLOSING)
@@ -308,6 +310,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument(
+        "--system", nargs="+", default=[None], help="one or several [the model's own]"
+    )
+    parser.add_argument(
         "--threads", type=int, default=0, help="of the model [the server's and torch's own choice]"
     )
     parser.add_argument("--generators", type=int, default=1, help="processes with clients")
@@ -318,7 +323,18 @@ def main() -> None:
     levels, seconds = [int(level) for level in options.levels.split(",")], options.seconds
     if options.quick:
         levels, seconds = levels[:1], 3.0
+    systems, found = options.system, {}
+    for options.system in systems:
+        if options.system:
+            print(f"{options.system}:", flush=True)
+        found[options.system] = measure(levels, seconds, options)
+    save(options.out, found if len(found) > 1 else found[options.system])
+
+
+def measure(levels: list[int], seconds: float, options: argparse.Namespace) -> dict[str, Any]:
+    """The server and the engine alone, with one system."""
     result: dict[str, Any] = {
+        "system": options.system,
         "device": options.device, "dtype": options.dtype, "seconds": seconds,
         "cores": os.cpu_count(), "generators": options.generators,
     }  # fmt: skip
@@ -333,7 +349,7 @@ def main() -> None:
         print(f"engine: {result['engine']['largest']} clients", flush=True)
     if options.only is None:
         compare(result)
-    save(options.out, result)
+    return result
 
 
 if __name__ == "__main__":

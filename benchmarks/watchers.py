@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--system", help="another than the model's own")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="briefly, to check that it runs")
     parser.add_argument("--out", type=Path)

@@ -139,6 +139,7 @@ static void compute(int kind, int before, int whole) {
     }
     for (int step = 0; step < 5; step++) {
         static float bias[ROWS * ROOM], all[ROWS * TOKENS], value[ROWS];
+        static double two[2 * ROWS];
         static int16_t weights[ROWS * LAYERS * HEADS * ROOM];
         const int32_t never[] = {0, 2};
         Shares shares = {weights, ROOM};
@@ -150,10 +151,11 @@ static void compute(int kind, int before, int whole) {
         for (int r = 0; r < ROWS; r++)
             kinds[kind]->consistency(source_info + r * ROOM, info[r], visible[r], bias + r * ROOM);
         decode_rows(kind, &m, ROWS, x, row, at, visible, info, bias, ROOM, written, memories, ROOM, &shares);
-        waitinfo_best(kind, &scores, ROWS, x, never, 2, token, value, all);
+        waitinfo_best(kind, &scores, ROWS, x, never, 2, token, value, all, two);
         print(x, ROWS * WIDTH * sizeof(float));
         print(weights, sizeof(weights));
         print(all, sizeof(all));
+        print(two, sizeof(two));
         print(token, ROWS * sizeof(int32_t));
     }
 }

@@ -104,15 +104,16 @@ def random_head(seed: int = 0, width: int = 32) -> Head:
     draw = np.random.default_rng(seed)
     shapes = (width, 8), (NUMBERS, 8), (8,), (8,), (1,)
     scales = 1.0, 0.1, 0.5, 0.5, 0.1
-    parts = [draw.normal(scale=c, size=shape) for c, shape in zip(scales, shapes, strict=True)]
-    return Head(*parts)
+    sizes = zip(scales, shapes, strict=True)
+    parts = [draw.normal(scale=c, size=shape).astype(np.float16) for c, shape in sizes]
+    return Head(*(part.astype(np.float64) for part in parts))  # rounded as it is stored
 
 
 class Judge(Veto):
     """A veto with a head."""
 
     name = "judge"
-    asks = ("logits", "states")
+    asks = ("two_best", "states")
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         super().__init__({"risk": 0.4, "keep": 0.5, **(options or {})})

@@ -309,6 +309,8 @@ def _uncached_step(
     logits = _logits(model, decoded)
     if "logits" in system.asks:
         asked["logits"] = logits
+    if "two_best" in system.asks:
+        asked["two_best"] = logits.double().softmax(-1).topk(2).values
     if "states" in system.asks:
         asked["states"] = decoded.states[:, -1]
     if "attention" in system.asks:

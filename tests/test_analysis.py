@@ -428,12 +428,13 @@ def test_a_combination_of_settings_that_changes_nothing_is_left_out(
 
 def test_paths_of_references_follow_the_options(analysed: Analysed, tmp_path: Path) -> None:
     found = []
-    for options in ([], ["--set", "rate=3"]):
+    for options in ([], ["--set", "rate=3"], ["--system", "veto", "--set", "rate=3"]):
         done = analysed.run("--what", "ratio", *options, out=tmp_path)
         assert done.returncode == 0, done.stderr
         ratio = json.loads((tmp_path / "ratio.json").read_text("utf-8"))["ratio"]
         found.append([at["before_end_of_sentence"] for at in ratio["reference_path_ends"]])
     assert sum(found[1]) < sum(found[0])  # it reads faster
+    assert found[2] == found[0]  # the path of wait-info
 
 
 # Errors

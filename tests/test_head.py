@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,15 @@ def test_arrays_and_tensors_decide_alike() -> None:
     np.testing.assert_allclose(arrays, tensors, rtol=1e-12)
 
 
+def test_a_head_goes_to_another_process_although_it_was_used() -> None:
+    """Its compiled code does not."""
+    head, draw = random_head(), np.random.default_rng(2)
+    states, numbers = draw.normal(size=(5, 32)).astype(np.float32), list(draw.normal(size=(10, 5)))
+    risk = head(states, numbers)  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(head))
+    assert np.array_equal(again(states, numbers), risk)
+
+
 def test_a_folder_keeps_the_head(tmp_path: Path) -> None:
     loaded = toy_model("veto")
     parts = loaded.model, loaded.model.weights()
@@ -86,7 +96,9 @@ def test_a_folder_keeps_the_head(tmp_path: Path) -> None:
     system.head = replace(given, from_states=np.asfortranarray(given.from_states))
     save_model(tmp_path / "headed", *parts, system, loaded.vocabulary)
     found = load_model(tmp_path / "headed").system
-    assert isinstance(found, Veto) and found.head is not None and found.asks == ("logits", "states")
+    assert (
+        isinstance(found, Veto) and found.head is not None and found.asks == ("two_best", "states")
+    )
     for name, value in random_head().tensors.items():
         assert (found.head.tensors[name] == value).all()
     plain = load_model(tmp_path / "plain").system

@@ -6,6 +6,7 @@ import io
 import struct
 import threading
 import time
+import tracemalloc
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from waitinfo.errors import WaitinfoError
 from waitinfo.listening.activity import FRAME, Loudness
 from waitinfo.listening.audio import (
     RATE,
+    VALUES,
     Resampler,
     Samples,
     WaveFormat,
@@ -101,6 +103,22 @@ def test_wav_in_all_widths_reads_the_same() -> None:
             data = b"".join(struct.pack("<i", v)[: bits // 8] for v in wide.ravel().tolist())
         found = np.concatenate(list(read_bytes(wav(data, 2, bits, kind=kind))))
         np.testing.assert_allclose(found, values / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(383_999, 1), (192_000, 32), (8_000, 32)])
+def test_odd_audio_is_read_in_pieces_that_take_little(rate: int, channels: int) -> None:
+    """And gives the same as in other pieces."""
+    values = np.random.default_rng(0).integers(-9_999, 9_999, (rate // 2, channels))
+    data = wav(values.astype("<i2").tobytes(), channels, 16, rate)
+    small = np.concatenate(list(read_bytes(data)))
+    tracemalloc.start()
+    blocks = [*read_bytes(data, seconds=5.0)]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.allclose(np.concatenate(blocks), small, atol=1e-6)
+    assert most < 2 * len(data) + 32 * VALUES
+    with pytest.raises(WaitinfoError, match="33 channels: must have 1 to 32"):
+        next(read_bytes(wav(bytes(66), 33, 16)))
 
 
 def test_python_own_wav_and_pipes_without_an_end(tmp_path: Path) -> None:

@@ -331,6 +331,27 @@ def test_a_head_equals_brute_force(tiny_model, kind: dict) -> None:
     check_rule(model, system, 3.0, rule, guard=True)
 
 
+@pytest.mark.parametrize("means", [{}, {"source_mean": 1.0, "target_mean": 1.0}])
+def test_veto_in_a_window_that_has_moved_on(means: dict) -> None:
+    """Nothing is kept, what stayed counts once, whatever the rate is, and there is no floor."""
+    system = build_system("veto", {"rate": 1.5, "keep": 1.0, "sooner": 0.0, **means})
+    cases = [  # written, remembered, what must be received beyond K, and whether more is kept
+        (6, (2.0, 5.0, 0.0), 9.0, 2.0),
+        (4, (2.0, 9.0, 0.0), 4.0, 0.0),
+        (6, (2.0, 5.0, 4.0), 7.0, 0.0),
+        (6, (2.0, 9.0, 4.0), 6.0, 0.0),
+        (0, (2.0, 9.0, 4.0), 0.0, 2.0),
+    ]
+    for written, memory, needed, kept in cases:
+        for more in (-0.5, 0.0, kept - 0.5, kept):
+            received = 3 + needed + more
+            read = received if means else written + 2 * (kept > 0)
+            given = (3.0, read, written, False, received, float(written))
+            state = PolicyState(*(np.array([value]) for value in given))
+            state.asked = {"memory": np.array([memory])}
+            assert system.ready(state).item() == (more >= kept), (written, memory, more)
+
+
 def test_veto_trains_without_info_along_wait_k() -> None:
     """A rate of 1.25 reads one token more after every four, and the floor reads two at first."""
     batch = batch_of([([5] * 9, [6] * 9), ([5, 6], [7] * 5)])

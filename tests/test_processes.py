@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,9 @@ import waitinfo
 from tests.served import Served
 from tests.streams import record, toy_model, wait_for
 from waitinfo import AsyncTranslator, Client, Translator, WaitinfoError
+from waitinfo.serving import supervisor
+from waitinfo.serving.hub import Plan
+from waitinfo.serving.supervisor import Child, ChildTask, Supervisor
 from waitinfo.streaming import host, remote
 from waitinfo.streaming.host import Host
 from waitinfo.streaming.remote import EngineGone, RemoteScheduler, RemoteTranslator
@@ -246,6 +251,39 @@ def test_who_dies_is_started_again_and_clients_continue(server: Served) -> None:
     assert server.process.wait(600) == 0
     assert not any("Traceback" in line for line in server.lines)
     assert not any(Path(f"/proc/{number}").exists() for number in server.ids.values())
+
+
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_an_engine_may_die_before_anybody_is_served(
+    monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """It is started again, unless it dies again and again."""
+    started: list[str] = []
+    pipes: dict[str, Any] = {}
+
+    def start(child: Child) -> None:
+        child.control, pipes[child.role] = Pipe()
+        child.process = SimpleNamespace(wait=lambda *_: 1, poll=lambda: 1)  # type: ignore[assignment]
+        started.append(child.role)
+        if child.role == "engine":
+            pipes["engine"].send("ready")
+            if started.count("engine") <= deaths:
+                pipes["engine"].close()
+            elif "front" in pipes:
+                pipes["front"].send("ready")
+
+    monkeypatch.setattr(Child, "start", start)
+    monkeypatch.setattr(supervisor, "PAUSES", (0.0, 0.0))
+    told: list[bool] = []
+    plan = Plan()
+    task = ChildTask("", plan, "", 0, 0, "", print, "info")
+    found = Supervisor(task, lambda: told.append(True))
+    if deaths == 1:
+        found._start()
+        assert told and started == ["engine", "front", "engine"]
+    else:
+        with pytest.raises(WaitinfoError, match="dies again and again"):
+            found._start()
 
 
 def test_nobody_is_left_when_the_first_process_is_killed(server: Served) -> None:

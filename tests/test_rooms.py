@@ -7,6 +7,7 @@ import json
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
@@ -31,10 +32,11 @@ from tests.serving import (
 )  # fmt: skip
 from tests.streams import some_text
 from waitinfo import Client, WaitinfoError
+from waitinfo.serving import interpreting, rooms, tickets
 from waitinfo.serving import room as room_module
-from waitinfo.serving import rooms, tickets
-from waitinfo.serving.guards import KeyLimits, Keys, Refusal
+from waitinfo.serving.guards import Caller, KeyLimits, Keys, Refusal
 from waitinfo.serving.hub import Hub
+from waitinfo.serving.interpreting import Interpreters
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models
 from waitinfo.serving.room import Caption, Room, Watcher
@@ -196,15 +198,21 @@ def test_a_room_is_kept_for_a_time(server: Running) -> None:
         while len(found):
             await asyncio.sleep(0.001)
         (await speak("a", OTHER, "you")).leave(kept=600)
-        for number in range(100):  # they do not fill the server
-            (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
+        for number in range(100):  # they do not fill the server, and nobody loses one
+            if number < rooms.KEPT:
+                (await speak(f"b{number}", SECRET, "me")).leave(kept=600)
+                (await speak("b0", SECRET, "me")).leave(kept=600)
+            else:
+                with pytest.raises(Refusal, match="wait for their speakers"):
+                    await speak(f"b{number}", SECRET, "me")
         assert len(found) == 1 + rooms.KEPT
-        with pytest.raises(Occupied):  # the oldest ones are kept
-            await speak("b0", OTHER, "me")
+        for number in range(rooms.KEPT):
+            with pytest.raises(Occupied):
+                await speak(f"b{number}", OTHER, "me")
         for number in range(rooms.ROOMS - len(found)):
-            await speak(f"c{number}", SECRET, "me")
+            await speak(f"c{number}", SECRET, "you")
         with pytest.raises(Refusal, match="too many rooms"):
-            await speak("d", SECRET, "me")
+            await speak("d", SECRET, "you")
 
     asyncio.run(run())
 
@@ -321,6 +329,35 @@ def test_a_slow_watcher_gets_what_it_missed_once_it_reads() -> None:
     assert [w["word"] for m in sent for w in m["words"]] == [str(n) for n in range(1, 1_001)]
 
 
+def test_a_slow_watcher_of_a_room_that_begins_anew_gets_all_of_it() -> None:
+    """Its words are counted from 0 again, past the number that the watcher had seen."""
+
+    async def run() -> list[str]:
+        open_, sent = [True], []
+        hall = Room("a", "life")
+
+        def write(caption: Caption) -> bool:
+            if open_[0]:
+                sent.append(caption)
+            return open_[0]
+
+        watcher = Watcher(hall, write)
+        hall.join(watcher, None)
+        hall.say([word(n) for n in range(1, 41)])
+        open_[0] = False
+        hall.forget("another")
+        hall.begin()
+        for n in range(1, 60 + room_module.WAITING):
+            hall.say([word(n)])
+        assert watcher._missed
+        sent.clear()
+        watcher.end()
+        sent += [caption async for caption in watcher.captions()]
+        return [w["word"] for caption in sent for w in json.loads(caption.text)["words"]]
+
+    assert asyncio.run(run()) == [str(n) for n in range(1, 60 + room_module.WAITING)]
+
+
 class Reader:
     """A watcher whose connection is cut now and then: it comes back with its last position."""
 
@@ -423,6 +460,16 @@ def test_what_was_missed_waits_in_the_room_and_not_for_each_watcher() -> None:
     asyncio.run(check())
 
 
+def test_a_watcher_too_many_is_refused(kept: dict[str, Any]) -> None:
+    with (
+        running(toy_hub(watchers=1, **kept)) as server,
+        server.connect("/v1/watch?room=small") as watcher,
+    ):
+        receive(watcher)
+        assert refused(server, "/v1/watch?room=small") == "watchers"
+        assert refused(server, "/v1/watch?room=other") == "watchers"
+
+
 @pytest.mark.parametrize("position", ["-" + "9" * 5_000, "{}." + "9" * 5_000, "-0", "-²", ".", ""])
 def test_places_that_are_none_leave_no_room_behind(server: Running, position: str) -> None:
     with server.connect("/v1/watch?room=none") as watcher:
@@ -485,6 +532,90 @@ def test_a_room_with_a_pin(kept: dict[str, Any]) -> None:
         assert answer.status_code == 429 and "Retry-After" in answer.headers
 
 
+def refused(server: Running, path: str, *names: str) -> str:
+    """Why nobody may watch there."""
+    with (
+        pytest.raises(InvalidStatus) as error,
+        server.connect(path, subprotocols=["waitinfo", *names]),
+    ):
+        pass
+    return json.loads(error.value.response.body)["reason"]
+
+
+def test_what_was_said_behind_a_pin_stays_there(kept: dict[str, Any]) -> None:
+    """When its speaker has gone, and the room is free."""
+    right, path = ["waitinfo", "waitinfo-pin.2468"], "/v1/watch?room=past&after=-100"
+    with running(toy_hub(**kept)) as server:
+        with server.connect() as speaker:
+            start(speaker, k=2, room="past", pin="2468")
+            with server.connect(path, subprotocols=right) as watcher:
+                said = say(speaker, "ba be bi. ")
+                send(speaker, "end")
+                until(speaker, "ended")
+                assert hear(watcher, len(said)) == said
+                assert refused(server, path) == "pin"
+                with server.connect(path, subprotocols=right) as late:
+                    assert hear(late, len(said)) == said
+        if kept:  # a Redis remembers it without anybody
+            wait_for(lambda: not server.hub.rooms._rooms)
+            assert refused(server, path) == "pin"
+        with server.connect() as other, server.connect() as again:
+            assert start(other, k=2, room="past")["type"] == "started"
+            with server.connect("/v1/watch?room=past&after=-100") as watcher:
+                assert receive(watcher)["words"] == []
+            send(again, "start", room="past")
+            assert receive(again)["code"] == "room"
+
+
+def test_nothing_of_a_room_is_for_the_next_audience(kept: dict[str, Any]) -> None:
+    """In no language: whoever opens the room anew may leave out its PIN."""
+    right, path = ["waitinfo", "waitinfo-pin.2468"], "/v1/watch?room=next&after=-1200"
+    with (
+        running(two_languages(**kept)) as server,
+        server.connect() as speaker,
+        server.connect(path, subprotocols=right) as own,
+        server.connect(f"{path}&language=fr", subprotocols=right) as french,
+    ):
+        receive(own), receive(french)
+        start(speaker, k=2, room="next", pin="2468")
+        said = say(speaker, "ba be bi. bo bu. ")
+        assert hear(own, len(said)) == said and hear(french, 1)
+        send(speaker, "end")
+        until(speaker, "ended")
+        wait_for(lambda: server.hub.models.find("french").free == 4)
+        with server.connect() as stranger:
+            start(stranger, room="next", k=2)
+            for address in (path, f"{path}&language=fr"):
+                with server.connect(address) as watcher:
+                    assert not receive(watcher)["words"]
+
+
+def test_a_lock_holds_in_every_language(kept: dict[str, Any]) -> None:
+    """Also where the speaker changes the PIN, and where nobody interprets any more."""
+    path = "/v1/watch?room=locks&language=fr"
+    with running(two_languages(**kept)) as server, ExitStack() as sockets:
+
+        def connect(*arguments: Any, **options: Any) -> ClientConnection:
+            return sockets.enter_context(server.connect(*arguments, **options))
+
+        speaker, watcher = connect(), connect(path)
+        start(speaker, k=2, room="locks", secret=SECRET)
+        for pin in ("2468", "1357"):
+            wait_for(lambda: "locks/fr" in server.hub.rooms._rooms)
+            send(speaker, "text", text="ba be. ")
+            send(speaker, "flush", id=1)
+            said = [message for message in until(speaker, "idle") if message["type"] == "words"]
+            resume = {**said[-1]["replay"], "path": []}
+            speaker = connect()
+            start(speaker, k=2, room="locks", secret=SECRET, pin=pin, resume=resume)
+            with pytest.raises(ConnectionClosed):
+                while True:
+                    receive(watcher)
+            assert refused(server, path) == "pin"
+            watcher = connect(path, subprotocols=["waitinfo", f"waitinfo-pin.{pin}"])
+        assert say(speaker, "bo bu. ", 3) and hear(watcher, 1)
+
+
 def test_whether_a_request_would_be_served() -> None:
     with running(toy_hub(keys=Keys([KeyLimits(KEYS[0])]))) as server:
         ask = f"{server.url}/v1/access"
@@ -533,6 +664,22 @@ def test_a_room_is_followed_in_another_language(kept: dict[str, Any]) -> None:
         with pytest.raises(InvalidStatus), server.connect("/v1/watch?room=a&language=no%20code"):
             pass
     assert not server.hub.interpreters
+
+
+@pytest.mark.parametrize("text", [" ", "\u3000", "a ", None])
+def test_what_was_said_takes_bounded_memory(text: str | None) -> None:
+    """Spaces give no words, and so end no sentence."""
+    hub = two_languages()
+    talking = Interpreters(hub, Claim("a", "me", None, SECRET), Caller())  # type: ignore[arg-type]
+    for _ in range(300):
+        if text is None:
+            talking._put((0, None))
+        else:
+            talking.hear(talking._end, text * 60_000)
+    assert sum(len(piece or "") for _, piece in talking._said) <= interpreting.TEXT
+    talking.hear(talking._end, "ba be. bo")
+    talking.done(talking._end - 2)
+    assert list(talking._said) == [(talking._end, "bo")]
 
 
 # The end

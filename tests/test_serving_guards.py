@@ -27,7 +27,9 @@ from waitinfo.serving.guards import (
     read_keys,
 )  # fmt: skip
 from waitinfo.serving.logs import JsonLines
+from waitinfo.serving.protocol import Malformed
 from waitinfo.serving.server import check_binding
+from waitinfo.serving.wire import Gone, Inbox
 
 KEY = "a-secret-key"
 
@@ -113,6 +115,49 @@ def test_words_per_minute() -> None:
         (told,) = [m for m in found if m["type"] == "error"]
         assert told["code"] == "rate" and told["retry_after"] > 0
         assert found[-2]["words_in"] == 121
+
+
+def test_whoever_waits_for_words_is_still_listened_to() -> None:
+    """A ping behind text that waits is answered, and who leaves is noticed."""
+    keys = Keys([KeyLimits(KEY, words_per_minute=1)])
+    with running(toy_hub(keys=keys)) as server:
+        with keyed(server) as socket:
+            start(socket, k=2)
+            send(socket, "text", text="ba be bi bo ")
+            assert until(socket, "error")[-1]["retry_after"] > 60
+            for text in ("ba ", "be ", "bi "):
+                send(socket, "text", text=text)
+            socket.send("nonsense")
+            assert socket.ping().wait(60)
+            send(socket, "end")
+            socket.socket.shutdown(sockets.SHUT_RDWR)
+        wait_for(lambda: server.hub.models.find().free == 4)
+
+
+def test_messages_that_wait_keep_their_order_and_are_bounded() -> None:
+    class Coming:
+        """A wire with messages that are all there."""
+
+        def __init__(self) -> None:
+            self.messages = iter(["a" * 10, Malformed("no"), b"b" * 10, "c" * 10, "d" * 10, Gone()])
+
+        async def receive_any(self) -> str | bytes:
+            await asyncio.sleep(0)
+            if isinstance(found := next(self.messages), Exception):
+                raise found
+            return found
+
+    async def run() -> None:
+        inbox = Inbox(Coming(), 4, 25)  # type: ignore[arg-type]
+        await inbox.fill_until(asyncio.Future())  # until as much waits as may
+        assert [await inbox.next()] == ["a" * 10] and inbox._size == 20
+        with pytest.raises(Malformed):
+            await inbox.next()
+        assert [await inbox.next() for _ in range(3)] == [b"b" * 10, "c" * 10, "d" * 10]
+        with pytest.raises(Gone):
+            await inbox.fill_until(asyncio.Future())
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("lxml", reason="needs the extra serve")
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.serving.html import DEPTH, SLICE, TAGS, Document
+from waitinfo.serving.html import DEPTH, PARTS, SLICE, TAGS, Document
 
 
 def document(html: str) -> Document:
@@ -145,6 +145,20 @@ def test_hostile_documents_take_small_steps(unit: str) -> None:
     except WaitinfoError:
         pass
     assert found._tags <= TAGS + 1 and steps <= len(html) / SLICE + 1
+
+
+@pytest.mark.parametrize("attribute", [" a{}", "/a{}", " a{}=b", '{}a=""'])
+def test_a_tag_is_read_at_once_and_so_has_a_bound(attribute: str) -> None:
+    """However its attributes are parted; all other markup may be as long as a request."""
+    tag = "<a " + "".join(attribute.format(n) for n in range(150_000)) + ">a</a>"
+    with pytest.raises(WaitinfoError, match="may have 40,000 attributes"):
+        document(tag)
+    known = document("<a " + "".join(attribute.format(n) for n in range(PARTS // 4)) + ">a</a>")
+    assert [passage.text for passage in known.passages] == ["a"]
+    words = "a = b, " * 100_000
+    for html in (f"<script>{words}</script>", f"<textarea>{words}</textarea>",
+                 f'<img src="data:image/png;base64,{("a" * 63 + "/") * 15_000}">'):  # fmt: skip
+        assert "".join(document(html).fill(())) == html
 
 
 def test_bounds_are_told() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket as sockets
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,7 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving import rest as rest_module
 from waitinfo.serving.guards import ALL, BURST, LONGEST, REST, Lane, Pace, Refusal
 from waitinfo.serving.http import RESERVE, Visitors, networks, owner, parse_address
 from waitinfo.serving.settings import Settings
@@ -198,6 +201,29 @@ def test_streams_that_have_said_nothing_make_room() -> None:
         wait_for(lambda: server.hub.metrics.streams.labels("toy")._value.get() == 0)
 
 
+def test_each_silent_stream_makes_room_for_one() -> None:
+    """Also for two newcomers in one turn of the event loop."""
+    with (
+        running(toy_hub(streams=2, silent=0.0)) as server,
+        server.connect() as one,
+        server.connect() as two,
+    ):
+        start(one), start(two)
+        hub, served = server.hub, server.hub.models.find()
+
+        async def both() -> list[Any]:
+            found = []
+            for _ in range(2):
+                hub.check_free(served)
+                found.append(served.open())
+            return found
+
+        taken = asyncio.run_coroutine_threadsafe(both(), server.server._loop).result(60)
+        assert all(until(silent, "ended")[-1]["reason"] == "idle" for silent in (one, two))
+        for stream in taken:
+            stream.close()
+
+
 def test_young_silent_streams_stay() -> None:
     with running(toy_hub(streams=1, silent=1e9)) as server, server.connect() as silent:
         start(silent)
@@ -263,6 +289,10 @@ HEAVY = {
     "bold": (asked("<b></b>" * (MEGABYTE // 8), format="html"), JSON),
     "one tag": (asked("<a " * (MEGABYTE // 4), format="html"), JSON),
     "attributes": (asked("<b " + " ".join(f"a{n}" for n in range(120_000)), format="html"), JSON),
+    "a closed tag": (
+        asked("<b " + " ".join(f"a{n}" for n in range(140_000)) + ">a</b>", format="html"),
+        JSON,
+    ),
     "empty elements": (asked("<p>ba " + "<img>" * 45_000 + " be", format="html"), JSON),
     "bytes": (b"\xff" * MEGABYTE, JSON),
 }
@@ -308,6 +338,29 @@ def test_large_requests_are_bounded_in_number() -> None:
             pass
         with hub.large(here):  # type: ignore[arg-type]
             pass
+
+
+def test_a_turn_lasts_as_long_as_its_thread_works() -> None:
+    """Although its client has left: else many who leave would all be worked for at a time."""
+
+    async def run() -> None:
+        hub, go_on, begun = toy_hub(), threading.Event(), threading.Event()
+
+        async def work() -> None:
+            async with rest_module._turn(hub, MEGABYTE):
+                await rest_module.on_thread(lambda: begun.set() or go_on.wait(600))
+
+        working = asyncio.ensure_future(work())
+        await asyncio.to_thread(begun.wait, 600)
+        for _ in range(2):
+            working.cancel()
+            await asyncio.wait({working}, timeout=0.05)
+            assert not working.done() and hub.reading.locked()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(run())
 
 
 def test_the_description_holds_nothing_up() -> None:

@@ -15,10 +15,13 @@ pytest.importorskip("greenlet", reason="needs greenlet")
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from tests.simulation.scene import Scene
+from waitinfo.client.pending import PendingAudio
 from waitinfo.client.streams import AsyncRemoteStream
-from waitinfo.serving import connection, rest, watching
+from waitinfo.serving import connection, hearing, rest, watching
 from waitinfo.serving.guards import Keys
+from waitinfo.serving.hearing import Ear
 from waitinfo.serving.hub import Hub
+from waitinfo.serving.protocol import AudioPlace
 from waitinfo.serving.room import Room
 from waitinfo.serving.rooms import Claim, Rooms
 from waitinfo.serving.wire import Gathering
@@ -152,6 +155,21 @@ def text_is_forgotten(patch: Patch) -> None:
     patch.setattr(AsyncRemoteStream, "_queue_again", lambda stream, _: None)
 
 
+def audio_is_forgotten(patch: Patch) -> None:
+    """A client that connects again begins with what it says then."""
+    patch.setattr(PendingAudio, "rest", b"")
+
+
+def recognised_words_are_told_again(patch: Patch) -> None:
+    """A voice that goes on is not told which words have been reported."""
+    patch.setattr(hearing, "AudioPlace", lambda sample, words: AudioPlace(sample=sample))
+
+
+def voices_are_kept(patch: Patch) -> None:
+    """One that was cut off keeps its place in the recogniser."""
+    patch.setattr(Ear, "close", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     "defect",
     [
@@ -160,6 +178,7 @@ def text_is_forgotten(patch: Patch) -> None:
         forged_resumes_are_errors_of_the_server, vanished_watchers_stay,
         repeated_words_are_shown_again, a_stopping_server_begins_streams, a_change_is_missed,
         slots_are_kept, nobody_leads, text_is_forgotten,
+        audio_is_forgotten, recognised_words_are_told_again, voices_are_kept,
     ],
 )  # fmt: skip
 def test_defects_are_found(defect: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -87,10 +87,18 @@ def frames(data: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def converse(*parts: bytes, portion: int = 1 << 20) -> list[tuple[int, bytes]]:
+def converse(*parts: bytes, portion: int = 1 << 20, offer: bytes = b"") -> list[tuple[int, bytes]]:
     """The answers to some bytes in portions; each part is answered before the next one comes."""
+    return frames(_converse(parts, portion, offer)[1])
 
-    async def run() -> list[tuple[int, bytes]]:
+
+def opened(offer: bytes) -> bytes:
+    """The answer to a handshake with one more line."""
+    return _converse((), 1, offer)[0]
+
+
+def _converse(parts: tuple[bytes, ...], portion: int, offer: bytes) -> tuple[bytes, bytes]:
+    async def run() -> tuple[bytes, bytes]:
         config = uvicorn.Config(Echo(), ws=WebSocketProtocol, ws_max_size=LARGEST, log_config=None,
                                 lifespan="off", ws_per_message_deflate=False)  # fmt: skip
         config.load()
@@ -100,8 +108,9 @@ def converse(*parts: bytes, portion: int = 1 << 20) -> list[tuple[int, bytes]]:
         protocol.connection_made(transport)  # type: ignore[arg-type]
         protocol.data_received(
             b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        )
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            + offer + b"\r\n"
+        )  # fmt: skip
         for _ in range(10):
             await asyncio.sleep(0)
         begin = transport.data.index(b"\r\n\r\n") + 4
@@ -115,7 +124,7 @@ def converse(*parts: bytes, portion: int = 1 << 20) -> list[tuple[int, bytes]]:
         protocol.connection_lost(None)
         for _ in range(10):
             await asyncio.sleep(0)
-        return frames(bytes(transport.data[begin:]))
+        return bytes(transport.data[:begin]), bytes(transport.data[begin:])
 
     return asyncio.run(run())
 

@@ -15,9 +15,10 @@ COLUMNS = ("BLEU", "chrF", "paper.AL")
 CONDITION_HEADS = ("model", "set", "condition", "K", "BLEU", "of clean", "of sentences",
                    "words alone", "of clean", "chrF", "LAAL", "length",
                    "repeated 4-grams")  # fmt: skip
-LAG_HEADS = ("model", "set", "lag asked for", "sentences: LAAL", "stream: LongLAAL", "within 10%",
-             "stream: StreamLAAL", "BLEU of the stream",
+LAG_HEADS = ("model", "set", "stream", "lag asked for", "sentences: LAAL", "stream: LongLAAL",
+             "within 10%", "stream: StreamLAAL", "BLEU of the stream",
              "BLEU of a fixed dial at its LongLAAL")  # fmt: skip
+STREAMS = {"documents": "as written", "documents-lower": "no sentence ends"}
 WINDOWS = ("32", "48", "64", "96", "128")  # source tokens
 MARGIN = 0.1  # how far a held lag may be from its target
 Conditions = dict[tuple[str, str], dict[str, list[Point]]]
@@ -103,16 +104,20 @@ def off(lag: float | None, target: float) -> str:
 
 def lag_rows(points: list[Point]) -> Iterator[list[str]]:
     """Lags asked for and achieved; BLEU beside that of a fixed dial at the same lag."""
-    for (run, name), found in by_condition(points).items():
-        streams = found.get("documents", [])
+    every = by_condition(points).items()
+    for (run, name), condition, found in (
+        (place, c, found) for place, found in every for c in STREAMS if c in found
+    ):
+        streams = found[condition]
         curves = make_curves([p for p in streams if p["dial"] != "lag"], "word.LAAL", "BLEU")
-        single = {p["k"]: p["word"]["LAAL"] for p in found.get("clean", []) if p["dial"] == "lag"}
+        alone = found.get("clean", []) if condition == "documents" else []
+        single = {p["k"]: p["word"]["LAAL"] for p in alone if p["dial"] == "lag"}
         for point in sorted((p for p in streams if p["dial"] == "lag"), key=lambda p: p["k"]):
             target, held, quality = point["k"], point["documents"], point["quality"]
             fixed = curves[0].at(held["LongLAAL"]) if curves else None
             within = abs(held["LongLAAL"] / target - 1) <= MARGIN
             yield [
-                run, name, f"{target:g}", off(single.get(target), target),
+                run, name, STREAMS[condition], f"{target:g}", off(single.get(target), target),
                 off(held["LongLAAL"], target), "yes" if within else "no",
                 off(held["StreamLAAL"], target),
                 f"{quality['BLEU']:.2f} ± {quality['BLEU_interval']:.2f}",

@@ -158,13 +158,17 @@ def claims() -> dict[str, str]:
     made |= {
         "full sentences, captions": whole(captions, "full"),
         "full sentences, news": whole(news, "full"),
-        "full sentences, talks": whole(talks, "full-norm-before"),
+        "full sentences, talks": whole(talks, "full-small-start"),
+        "full sentences, talks, norm before": whole(talks, "full-norm-before"),
     }
     three = points("de-en-parts")
     made |= {
-        f"newstest2013, 3,000 updates, each seed over one of multipath{by}": each_seed(three, axis)
+        f"newstest2013, 3,000 updates, over multipath{by}": gap(
+            three, "wait-info", "multipath", axis
+        )
         for axis, by in (("paper.AL", ""), ("paper.DAL", ", by DAL"))
     }
+    made |= full_sentences(talks, "talks, norm before", "-norm-before")
     made |= ablations(small, "captions")
     made |= ablations(three, "newstest2013, 3,000 updates")
     made |= continued(points("de-en-continued"))
@@ -246,19 +250,13 @@ def beside_theirs(found: Sequence[Point], system: str) -> str:
     return seeds_over_one(found, f"{system}-allow", f"authors-{system}")
 
 
-def each_seed(found: Sequence[Point], axis: str) -> str:
-    """Each seed of wait-info less the first of multipath."""
-    one = [p for p in found if p["name"] == "wait-info" or p["seed"] == 1]
-    return seeds_over_one(one, "wait-info", "multipath", axis)
-
-
-def seeds_over_one(found: Sequence[Point], first: str, second: str, axis: str = "paper.AL") -> str:
+def seeds_over_one(found: Sequence[Point], first: str, second: str) -> str:
     one = [p for p in found if p["name"] == second]
     several = [p for p in found if p["name"] == first]
     gaps = []
     for seed in sorted({p["seed"] for p in several}):
         here = [*(p for p in several if p["seed"] == seed), *one]
-        curves = {c.name: c for c in make_curves(here, axis, "BLEU")}
+        curves = {c.name: c for c in make_curves(here, "paper.AL", "BLEU")}
         area = difference(curves[first], curves[second])
         gaps += [area.mean] if area else []
     return ", ".join(map(signed, gaps)) or NO_LATENCY
@@ -271,12 +269,12 @@ def whole(found: Sequence[Point], name: str) -> str:
     return " and ".join(f"{np.mean(each):.1f}" for each in scores)
 
 
-def full_sentences(found: Sequence[Point], text: str) -> dict[str, str]:
+def full_sentences(found: Sequence[Point], text: str, kind: str = "") -> dict[str, str]:
     """Full-sentence translation with info less that without."""
     names = {point["name"] for point in found}
     made = {}
-    for decoder, first, second in (("greedy", "full-info", "full"),
-                                   ("beam of 5", "full-info-beam5", "full-beam5")):  # fmt: skip
+    for decoder, beam in (("greedy", ""), ("beam of 5", "-beam5")):
+        first, second = (f"{name}{kind}{beam}" for name in ("full-info", "full"))
         if first in names:
             made[f"full-sentence, {text}, {decoder}"] = full_sentence(found, first, second)
     return made

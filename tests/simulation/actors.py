@@ -14,6 +14,7 @@ from tests.simulation.scripts import Script
 from tests.simulation.world import ADDRESS, Broken
 from tests.streams import record
 from waitinfo import AsyncClient, WaitinfoError
+from waitinfo.listening.audio import RATE
 from waitinfo.streaming.event import Event
 
 if TYPE_CHECKING:
@@ -55,15 +56,18 @@ class Speaker:
     async def _speak(self) -> None:
         scene, script = self.scene, self.script
         await rest(scene)
-        options = {} if self.room is None else {"room": self.room}
+        options: dict[str, Any] = {} if self.room is None else {"room": self.room}
+        if script.audio:
+            options["audio"] = {"rate": RATE, "language": "de"}
         client = AsyncClient(URL, patience=PATIENCE, segmenter=script.segmenter, **options)
-        async with client.stream(script.k, raw=True, history=0) as stream:
+        history = None if script.audio else 0
+        async with client.stream(script.k, raw=True, history=history) as stream:
             listening = asyncio.ensure_future(self._listen(stream))
             try:
                 if scene.hogged:
                     await self._get_a_place(stream)
                 for piece in script.pieces:
-                    await (stream.flush(wait=False) if piece is None else stream.push(piece, False))
+                    await self._say(stream, piece)
                     if stream.connections:
                         self.started = True
                     await rest(scene)
@@ -78,6 +82,16 @@ class Speaker:
                 listening.cancel()
         if not self.failed and tuple(self.heard) != script.events:
             raise Broken("a stream ended early")
+        if not self.failed and script.audio and stream.heard != script.text.strip():
+            raise Broken(f"heard {stream.heard!r} and not {script.text!r}")
+
+    async def _say(self, stream: Any, piece: str | bytes | None) -> None:
+        if isinstance(piece, bytes):
+            await stream.hear(piece)
+        elif piece is None:
+            await stream.flush(wait=False)
+        else:
+            await stream.push(piece, wait=False)
 
     async def _get_a_place(self, stream: Any) -> None:
         """Although one who says nothing takes all places that can be had."""
@@ -89,6 +103,8 @@ class Speaker:
 
     async def _listen(self, stream: Any) -> None:
         async for event in stream:
+            if not self.script.text.startswith(stream.heard):
+                raise Broken(f"heard {stream.heard!r} of {self.script.text!r}")
             self._hear(event)
 
     def _hear(self, event: Event) -> None:
@@ -269,6 +285,21 @@ async def nonsense(scene: Scene) -> None:
             except ConnectionClosed as closed:
                 if closed.rcvd is not None and closed.rcvd.code == 1011 and not scene.poisonings:
                     raise Broken(f"a forged resume broke the stream: {resume}") from None
+
+
+async def mumbler(scene: Scene) -> None:
+    """Forges where its voice continues, sends halves of samples, and leaves in the middle."""
+    ADDRESS.set("10.6.6.13")
+    draw = scene.draw
+    again = draw.choice([{}, {"resume": {"sample": draw.randint(0, 9**9), "words": []}}])
+    with suppress(*LOST):
+        async with await open_socket(scene, k=1, audio={"rate": 8_000, **again}) as socket:
+            for _ in range(draw.randint(1, 20)):
+                await socket.send(draw.randbytes(draw.choice([0, 1, 63, 64, 1_001])))
+                if draw.random() < 0.2:
+                    await socket.send('{"type":"flush"}')
+                await asyncio.sleep(draw.random() * draw.choice([0, 1]))
+            await rest(scene)
 
 
 async def impatient(scene: Scene) -> None:

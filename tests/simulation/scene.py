@@ -19,7 +19,10 @@ from tests.simulation.actors import Speaker, Watcher
 from tests.simulation.apart import Apart
 from tests.simulation.engine import FakeEngine
 from tests.simulation.scripts import scripts
+from tests.simulation.voices import FakeVoices
 from tests.simulation.world import HIGH, Broken, Transport, Worker, World
+from waitinfo.serving import hearing
+from waitinfo.serving.hearing import Hearing
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.metrics import Metrics
 from waitinfo.serving.models import Models, Served
@@ -30,7 +33,9 @@ from waitinfo.serving.wire import MOST, PIECES, WebSocketProtocol
 from waitinfo.streaming import asynchronous, translator
 from waitinfo.streaming.scheduler import QUEUE
 
-ATTACKS = ("pinger", "reader_of_nothing", "silent", "nonsense", "impatient")
+ATTACKS = ("pinger", "reader_of_nothing", "silent", "nonsense", "impatient", "mumbler")
+VOICES = 8
+HEARD = 400  # of one voice that wait: as many as its buffer can give, and flushes
 LARGEST = 1 << 14  # bytes of the largest message of these scenes
 FINISHED = 3_600.0  # seconds in which every stream ends once there are no more faults
 
@@ -113,11 +118,15 @@ class Scene:
     def run(self) -> None:
         loop, logger = self.world.loop, logging.getLogger("waitinfo")
         logger.addHandler(self.errors)
-        Worker.world = self.world
+        Worker.world = FakeVoices.world = self.world
         asyncio.set_event_loop(loop)
         gc.disable()  # it would close abandoned streams at any moment
         try:
-            with self.world.running(), mock.patch.object(client, "get_proxy", lambda _: None):
+            with (
+                self.world.running(),
+                mock.patch.object(client, "get_proxy", lambda _: None),
+                mock.patch.object(hearing, "Voices", FakeVoices),
+            ):
                 loop.run_until_complete(self._play())
         finally:
             gc.enable()
@@ -143,7 +152,8 @@ class Scene:
         if self.seed % 2:
             self.apart = Apart(self.world, served, metrics())
             served = self.apart.served
-        hub = Hub(Models([served]), self.settings, metrics=metrics())
+        hearing = Hearing(metrics(), "a rule", voices=VOICES)
+        hub = Hub(Models([served]), self.settings, metrics=metrics(), hearing=hearing)
         self.hubs.append(hub)
         self.world.checks = [self.check]
         server = uvicorn()
@@ -249,6 +259,8 @@ class Scene:
             "streams": hub.models.find().translator.open_streams,
             "slots": engine.slots - len(engine.free), "connections": len(hub._connections),
             "watchers": hub.rooms.watching, "rooms": len(hub.rooms),
+            "voices": hub.hearing.limit - hub.hearing.free,
+            "open voices": len(hub.hearing._pool.open_voices) if hub.hearing._pool else 0,
         }  # fmt: skip
         return {name: number for name, number in figures.items() if number}
 
@@ -261,6 +273,9 @@ class Scene:
         for channel in scheduler._rounds.by_slot.values():
             if len(channel.events) > QUEUE + 100:
                 raise Broken("events pile up")
+        for ear in (each.ear for each in self.hub._connections if each.ear is not None):
+            if ear._found.qsize() > HEARD:
+                raise Broken("what was heard piles up")
         if self.apart is not None:
             for channel in self.apart.scheduler._lines:
                 if len(channel.events) > 2 * QUEUE:

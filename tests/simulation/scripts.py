@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 from unittest import mock
 
 from tests.simulation.engine import FakeEngine
+from tests.simulation.voices import pcm
 from tests.streams import WORDS, record, toy_model
 from waitinfo.serving.transcript import Transcript
 from waitinfo.streaming import translator
@@ -18,9 +21,11 @@ SCRIPTS = 60
 
 @dataclass(frozen=True)
 class Script:
-    """Pieces of text, None for a flush, and what they give."""
+    """Pieces of text or of audio, None for a flush, and what they give."""
 
-    pieces: tuple[str | None, ...]
+    pieces: tuple[str | bytes | None, ...]
+    text: str  # of all of them
+    audio: bool
     k: int
     segmenter: str
     events: tuple[tuple, ...]
@@ -32,7 +37,8 @@ class Script:
 def scripts() -> tuple[Script, ...]:
     with mock.patch.object(translator, "new_engine", lambda *_: FakeEngine(1)):
         alone = Translator(toy_model(), streams=1)
-    return tuple(_make(alone, random.Random(seed)) for seed in range(SCRIPTS))
+    makers = (_make, _make, _make_audio)
+    return tuple(makers[seed % 3](alone, random.Random(seed)) for seed in range(SCRIPTS))
 
 
 def _make(alone: Translator, draw: random.Random) -> Script:
@@ -41,11 +47,34 @@ def _make(alone: Translator, draw: random.Random) -> Script:
         draw.choice(WORDS) + ("." if draw.random() < stops else "") + " "
         for _ in range(draw.choice([1, 4, 8, 20]))
     )
-    places = sorted(draw.sample(range(len(text)), min(len(text) - 1, draw.choice([0, 2, 5]))))
-    ends = [*places, len(text)]
-    pieces: list[str | None] = [text[a:b] for a, b in zip([0, *places], ends, strict=True)]
+    pieces: list[str | None] = [*_cut(text, draw)]
     if draw.random() < 0.3:
         pieces.insert(draw.randrange(len(pieces) + 1), None)
+    return _play(alone, draw, pieces, pieces, False)
+
+
+def _make_audio(alone: Translator, draw: random.Random) -> Script:
+    said: list[str | None] = []
+    for _ in range(draw.choice([1, 4, 8, 20])):
+        said.append(draw.choice(WORDS) + draw.choice(["", "", "."]))
+        said += [None] * (draw.random() < 0.3)
+    text = [word and f"{word} " for word in said]
+    return _play(alone, draw, _cut(pcm(said), draw), text, True)
+
+
+Data = TypeVar("Data", str, bytes)
+
+
+def _cut(data: Data, draw: random.Random) -> list[Data]:
+    places = sorted(draw.sample(range(len(data)), min(len(data) - 1, draw.choice([0, 2, 5]))))
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def _play(
+    alone: Translator, draw: random.Random, given: Sequence[str | bytes | None],
+    pieces: Sequence[str | None], audio: bool,
+) -> Script:  # fmt: skip
+    """What a stream without any trouble makes of some pieces of text."""
     k, segmenter = draw.choice([1, 2, 4]), draw.choice(["auto", "punctuation", "none:10"])
     with alone.stream(k, raw=True, segment=segmenter, history=None) as stream:
         events = []
@@ -60,4 +89,6 @@ def _make(alone: Translator, draw: random.Random) -> Script:
         if (found := transcript.take([event], trace=False)) is not None:
             words |= {(word.sentence, word.read - word.lag): word.text for word in found.words}
         shown.append(len(words))
-    return Script(tuple(pieces), k, segmenter, tuple(record(events)), words, tuple(shown))
+    text = "".join(piece or "" for piece in pieces)
+    told = tuple(record(events)), words, tuple(shown)
+    return Script(tuple(given), text, audio, k, segmenter, *told)

@@ -22,7 +22,8 @@ from waitinfo.analysis.summaries import (
     percent,
 )
 from waitinfo.evaluation.plot import COLOURS
-from waitinfo.systems import build_system
+from waitinfo.systems import System, build_system
+from waitinfo.systems.veto import Veto
 from waitinfo.systems.wait_info import WaitInfo
 
 NAME, TITLE = "ratio", "Info ratio and length ratio"
@@ -33,8 +34,7 @@ ORANGE, BLUE = COLOURS[0], COLOURS[1]
 
 def compute(study: Study) -> Numbers:
     pairs = [pair for pair in study.infos if pair.source and pair.target]
-    system = study.main.evaluation.loaded.system
-    policy = system if isinstance(system, WaitInfo) else plain_policy()
+    policy = wait_info_of(study.main.evaluation.loaded.system)
     study.progress.stage("paths of the references", len(study.main.dials))
     found, ends = ratios(pairs), []
     even = [evened(pair, **found["mean_info"]) for pair in pairs]
@@ -91,9 +91,12 @@ def ratios(pairs: Sequence[PairInfo]) -> Numbers:
     }
 
 
-def plain_policy() -> WaitInfo:
-    """Wait-info for models of other systems that have info."""
-    policy = build_system("wait-info", {"floor": False})
+def wait_info_of(system: System) -> WaitInfo:
+    """The system if it is wait-info, else wait-info: a veto's path is not that of sums alone."""
+    if isinstance(system, WaitInfo) and not isinstance(system, Veto):
+        return system
+    floor = system.options.floor if isinstance(system, Veto) else False
+    policy = build_system("wait-info", {"floor": floor})
     assert isinstance(policy, WaitInfo)
     return policy
 

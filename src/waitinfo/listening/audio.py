@@ -19,6 +19,8 @@ from waitinfo.errors import WaitinfoError
 RATE = 16_000  # samples per second that recognisers take
 BLOCK = 0.1  # seconds of audio read at a time
 PHASES = 1_000  # of a filter: each takes memory
+CHANNELS = 32
+VALUES = 1 << 18  # numbers that are worked on at a time
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of WAV
 
 Samples = NDArray[np.float32]
@@ -57,15 +59,22 @@ class Resampler:
         stop = -(-end * self._up // self._down) if last else self._ready(end)
         if stop <= self._next:
             return np.zeros(0, np.float32)
-        numbers = np.arange(self._next, stop)
-        places, phases = np.divmod(numbers * self._down, self._up)
-        first = places - self._width + 1 - self._begin
-        windows = np.lib.stride_tricks.sliding_window_view(self._kept, 2 * self._width)
-        found = np.einsum("nw,nw->n", windows[first], self._filters[phases])
+        most = max(1, VALUES // (2 * self._width))
+        parts = [
+            self._compute(np.arange(at, min(at + most, stop)))
+            for at in range(self._next, stop, most)
+        ]
         self._next = stop
         done = self._next * self._down // self._up - self._width + 1 - self._begin
         self._kept, self._begin = self._kept[done:], self._begin + done
-        return found.astype(np.float32)
+        return np.concatenate(parts).astype(np.float32)
+
+    def _compute(self, numbers: NDArray[np.int64]) -> Samples:
+        """Some outputs."""
+        places, phases = np.divmod(numbers * self._down, self._up)
+        first = places - self._width + 1 - self._begin
+        windows = np.lib.stride_tricks.sliding_window_view(self._kept, 2 * self._width)
+        return np.einsum("nw,nw->n", windows[first], self._filters[phases])
 
     def _ready(self, end: int) -> int:
         """Outputs whose filter lies within the input that is there."""
@@ -77,14 +86,23 @@ def from_pcm16(data: bytes) -> Samples:
     return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
 
 
+def check_channels(channels: int) -> None:
+    if not 1 <= channels <= CHANNELS:
+        raise WaitinfoError(f"audio of {channels} channels: must have 1 to {CHANNELS}")
+
+
+def block_size(rate: int, channels: int, seconds: float) -> int:
+    """Samples of each channel that are read at a time."""
+    return max(1, min(round(rate * seconds), VALUES // channels))
+
+
 class WaveFormat:
     """How the samples of a WAV stream are written."""
 
     def __init__(self, kind: int, channels: int, rate: int, bits: int) -> None:
         if bits not in {PCM: (8, 16, 24, 32), FLOAT: (32, 64)}.get(kind, ()):
             raise WaitinfoError(f"WAV of kind {kind} with {bits} bits: must be PCM or float")
-        if not channels:
-            raise WaitinfoError("WAV without channels: the file is damaged")
+        check_channels(channels)
         self.kind, self.channels, self.rate, self.bits = kind, channels, rate, bits
 
     @property
@@ -134,7 +152,7 @@ def read_wave(stream: BinaryIO, begun: bytes = b"", seconds: float = BLOCK) -> I
     endless = size >= 0x7FFFFFFF or size == 0  # as recorders write into a pipe
     left = math.inf if endless else size
     resampler = Resampler(found.rate)
-    count = max(1, round(found.rate * seconds)) * found.frame
+    count = block_size(found.rate, found.channels, seconds) * found.frame
     while left > 0 and (data := _read(stream, int(min(count, left)))):
         left -= len(data)
         yield resampler.add(found.samples(data[: len(data) // found.frame * found.frame]))
@@ -189,8 +207,9 @@ def _read_other(stream: BinaryIO, name: str, seconds: float) -> Iterator[Samples
         ) from None
     try:
         with soundfile.SoundFile(stream) as opened:
+            check_channels(opened.channels)
             resampler = Resampler(opened.samplerate)
-            size = max(1, round(opened.samplerate * seconds))
+            size = block_size(opened.samplerate, opened.channels, seconds)
             for block in opened.blocks(size, dtype="float32", always_2d=True):
                 yield resampler.add(np.nan_to_num(block.mean(axis=1)))
             yield resampler.add(np.zeros(0, np.float32), last=True)

@@ -21,7 +21,7 @@ from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import AudioStart, Idle, Malformed, Resume, Stats, Words
 from waitinfo.serving.rooms import Seat
 from waitinfo.serving.transcript import Surrogates, Transcript, replay_of
-from waitinfo.serving.wire import Gone, Stalled, Wire, choose, deny
+from waitinfo.serving.wire import Gone, Inbox, Stalled, Wire, choose, deny
 from waitinfo.streaming.asynchronous import AsyncStream
 from waitinfo.streaming.remote import EngineGone
 from waitinfo.streaming.replay import ReplayError
@@ -168,15 +168,16 @@ class Live:
 
     async def room(self) -> None:
         """Wait until the model has caught up with the text, so far that more may come."""
-        while self._behind and not self.worked_off:
+        while self.full:
             self._progress.clear()
             await self._progress.wait()
 
     @property
-    def _behind(self) -> bool:
-        """Text of any length takes memory, and so does a mark."""
+    def full(self) -> bool:
+        """Whether the model is too far behind: text of any length takes memory, so does a mark."""
         settings = self.hub.settings
-        return self.transcript.source.ahead > settings.backlog or self._handed > settings.pieces
+        behind = self.transcript.source.ahead > settings.backlog or self._handed > settings.pieces
+        return behind and not self.worked_off
 
     # Words out
 
@@ -209,8 +210,9 @@ class Live:
 
     @property
     def silent(self) -> float:
-        """Seconds since it was opened without any text; -1 once some has come."""
-        return -1.0 if self._spoken else self._now() - self._began
+        """Seconds since it was opened without any text; -1 once some has come, or it has ended."""
+        over = self._spoken or self.stream.finished
+        return -1.0 if over else self._now() - self._began
 
     @property
     def k(self) -> float | None:
@@ -260,6 +262,7 @@ class Connection(ABC):
         self._slowed = False
         self.refused = ""  # why the stream is
         self._errors = 0  # messages that were answered with one
+        self._inbox = Inbox(self.wire, settings.pieces, settings.backlog)
 
     @classmethod
     async def serve(cls, socket: WebSocket, hub: Hub) -> None:
@@ -304,6 +307,7 @@ class Connection(ABC):
             if self.live is not None:
                 self.live.close()
             self._stop_hearing()
+            self._inbox.close()
             if self.seat is not None:  # of a stream that was cut, it waits for its speaker
                 self.seat.leave(0.0 if reason == "end" else self.hub.settings.kept)
         await self._finish(reason)
@@ -389,7 +393,8 @@ class Connection(ABC):
         """Handle messages until the client ends the stream."""
         while not live.ended:
             await self._handle(live)
-            await live.room()
+            if live.full:
+                await self._meanwhile(live.room())
 
     async def _watch(self, live: Live) -> None:
         """A stream is idle if neither the client nor the server had anything to do for it."""
@@ -401,7 +406,7 @@ class Connection(ABC):
     async def _handle(self, live: Live) -> None:
         """One message. A bad one is answered with an error, and the stream lives on."""
         try:
-            found = await self.wire.receive_any()
+            found = await self._inbox.next()
             if isinstance(found, bytes):
                 wait = await self.audio(live, found)
             else:
@@ -416,7 +421,19 @@ class Connection(ABC):
             if not self._slowed:
                 self._slowed = True
                 await self.complain("rate", "this key has used up its words per minute", wait)
-            await self.client.pause()
+            await self._meanwhile(self.client.pause())
+
+    async def _meanwhile(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for something, and read what comes meanwhile, as far as it may wait.
+
+        Else nobody would see the client's pings, nor that it has left.
+        """
+        working = asyncio.ensure_future(work)
+        try:
+            await self._inbox.fill_until(working)
+            await working
+        finally:
+            working.cancel()
 
     async def complain(self, code: str, message: str, retry: float | None = None) -> None:
         """Tell the client of an error that does not end the stream."""

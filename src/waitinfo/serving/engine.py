@@ -12,6 +12,7 @@ import pickle
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -102,14 +103,15 @@ class EngineLink(asyncio.Protocol):
 
     def meet(self) -> Meeting:
         """Wait until the engine is ready, and learn what it has; before the event loop runs."""
-        with socket.socket(socket.AF_UNIX) as found:
-            found.connect(self.path)
-            messages = Messages()
-            while data := found.recv(PIECE):
-                for meeting in messages.add(data):
-                    self.facts = meeting.facts
-                    return meeting  # type: ignore[no-any-return]
-        raise ConnectionError("the engine has ended")
+        while True:
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as found:
+                found.connect(self.path)
+                messages = Messages()
+                while data := found.recv(PIECE):
+                    for meeting in messages.add(data):
+                        self.facts = meeting.facts
+                        return meeting  # type: ignore[no-any-return]
+            time.sleep(AGAIN)  # it has ended, and is started again
 
     async def start(self) -> None:
         """Connect."""

@@ -79,9 +79,12 @@ class Caller:
         fits = count <= self.left
         if fits:
             self.open += count
-            if self.ledger is not None and not await self.ledger.enter(self):
+            try:
+                fits = self.ledger is None or await self.ledger.enter(self)
+            except BaseException:  # the client has left
                 self.open -= count
-                fits = False
+                raise
+            self.open -= 0 if fits else count
         if not fits:
             raise Refusal(
                 429, "key_streams", f"{self.who} may open {self.streams} streams at a time", retry

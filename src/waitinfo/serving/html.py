@@ -24,6 +24,8 @@ from waitinfo.text.scripts import UNSPACED
 SLICE = 4_096  # characters parsed at a time: other tasks of the event loop run in between
 DEPTH = 200  # of nested elements
 TAGS = 50_000  # of a document
+PARTS = 40_000  # of a tag, which is read at once: each attribute is one, its value perhaps another
+PARTING = b" \t\n\r\f/=\"'"  # stand around attributes
 LONG = 1_000  # words of a passage, from which on only sentence ends count
 _BLOCKS = """address article aside base blockquote body br caption center col colgroup dd details
     dialog dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6
@@ -212,6 +214,11 @@ class _Layout:
         return min(low, high), min(low, high)
 
 
+def _parts(piece: bytes) -> int:
+    """As many attributes as these bytes can have, or more."""
+    return len(piece) - len(piece.translate(None, PARTING))
+
+
 def _core(word: str) -> str:
     """A word without punctuation and capitals; '' for a single letter."""
     core = word.strip("".join(char for char in set(word) if not char.isalnum())).lower()
@@ -246,6 +253,7 @@ class Document:
         self._pieces: list[str | Passage] = []
         self._passage: Passage | None = None
         self._tags = 0
+        self._told = 0  # what the parser has called so far
         self._inside: list[str] = []  # open elements
         self._kept = 0  # how many of them are inside one that stays as it is
         self._copy: list[str] = []  # of that element
@@ -261,8 +269,15 @@ class Document:
         parser = etree.HTMLParser(target=self, encoding="utf-8")
         data = html.encode("utf-8", "replace")
         try:
+            parts = 0
             for at in range(0, len(data), SLICE):
-                parser.feed(data[at : at + SLICE])
+                told, piece = self._told, data[at : at + SLICE]
+                parser.feed(piece)
+                parts = 0 if self._told > told else parts + _parts(piece)
+                if parts > PARTS:
+                    raise WaitinfoError(
+                        f"a tag or a comment may have {PARTS:,} attributes or words"
+                    )
                 yield
             parser.close()
         except etree.XMLSyntaxError:
@@ -276,6 +291,7 @@ class Document:
 
     def start(self, tag: str, attributes: Any) -> None:
         self._tags += 1
+        self._told += 1
         self._inside.append(tag)
         if self._tags > TAGS:
             raise WaitinfoError(f"a document may have {TAGS:,} tags")
@@ -295,6 +311,7 @@ class Document:
             self._inline().start(markup)
 
     def end(self, tag: str) -> None:
+        self._told += 1
         self._inside.pop()
         if tag in VOID:
             return
@@ -309,6 +326,7 @@ class Document:
             self._inline().end(markup)
 
     def data(self, text: str) -> None:
+        self._told += 1
         if self._kept:
             raw = self._inside[-1] in RAW
             self._copy.append(text if raw else escape(text, quote=False))
@@ -316,6 +334,7 @@ class Document:
             self._inline().add(text)
 
     def comment(self, text: str) -> None:
+        self._told += 1
         if self._kept:
             self._copy.append(f"<!--{text}-->")
         else:

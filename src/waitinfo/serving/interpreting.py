@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,16 +24,48 @@ if TYPE_CHECKING:
     from waitinfo.serving.hub import Hub
 
 WANTED = 60.0  # seconds for which a language is kept that a watcher has asked for
-MOST = 10_000  # pieces of text that an interpreter may be behind
+MOST, TEXT = 10_000, 100_000  # pieces and characters that an interpreter may be behind
 LOOK = 5.0  # seconds
 
 Piece = tuple[int, str | None]  # text and where it ends; None: the sentence ends
 
 
+class Pieces:
+    """What was said, in order."""
+
+    def __init__(self, pieces: Iterable[Piece] = ()) -> None:
+        self._queue: deque[Piece] = deque()
+        self._size = 0  # characters
+        for piece in pieces:
+            self.append(piece)
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(self._queue)
+
+    @property
+    def too_many(self) -> bool:
+        return len(self._queue) > MOST or self._size > TEXT
+
+    def append(self, piece: Piece) -> None:
+        self._queue.append(piece)
+        self._size += len(piece[1] or "")
+
+    def take(self, rest: str = "") -> Piece:
+        """The first one, of which a rest may stay."""
+        end, text = self._queue.popleft()
+        self._size -= len(text or "") - len(rest)
+        if rest:
+            self._queue.appendleft((end, rest))
+        return end, text
+
+
 class Interpreter:
     """The stream of one language."""
 
-    def __init__(self, task: asyncio.Task[None], pieces: deque[Piece]) -> None:
+    def __init__(self, task: asyncio.Task[None], pieces: Pieces) -> None:
         self.task, self.pieces = task, pieces
         self.until = 0.0  # when nobody wants it any more
         self.over = False  # nothing more will be said
@@ -48,7 +81,7 @@ class Interpreters:
 
     def __init__(self, hub: Hub, claim: Claim, caller: Caller) -> None:
         self._hub, self._claim, self._caller = hub, claim, caller
-        self._said: deque[Piece] = deque(maxlen=MOST)  # since the present sentence began
+        self._said = Pieces()  # since the present sentence began
         self._end, self._flushed = 0, -1
         self._open: dict[str, Interpreter] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -107,21 +140,23 @@ class Interpreters:
     def done(self, position: int) -> None:
         """The speaker's own sentence begins there."""
         while self._said:
-            end, text = self._said[0]
+            end, text = next(iter(self._said))
             left = "" if text is None else text[max(0, len(text) - max(0, end - position)) :]
             if left.strip():
-                self._said[0] = (end, left)
+                self._said.take(rest=left)
                 return
             if end > position and text is None:
                 return
             position = max(position, end)
-            self._said.popleft()
+            self._said.take()
 
     def _put(self, piece: Piece) -> None:
         self._said.append(piece)
+        while self._said.too_many:
+            self._said.take()
         for each in self._open.values():
             each.pieces.append(piece)
-            if len(each.pieces) > MOST:  # it cannot keep up
+            if each.pieces.too_many:  # it cannot keep up
                 each.task.cancel()
             each.news.set()
 
@@ -133,7 +168,7 @@ class Interpreters:
             return
         if language not in self._open:
             task = asyncio.ensure_future(self._run(language))
-            self._open[language] = Interpreter(task, deque(self._said))
+            self._open[language] = Interpreter(task, Pieces(self._said))
         self._open[language].until = asyncio.get_running_loop().time() + WANTED
 
     async def _run(self, language: str) -> None:
@@ -178,7 +213,7 @@ async def _feed(mine: Interpreter, live: Live) -> None:
     loop = asyncio.get_running_loop()
     while mine.pieces or (loop.time() < mine.until and not mine.over):
         while mine.pieces:
-            _, text = mine.pieces.popleft()
+            _, text = mine.pieces.take()
             await (live.flush() if text is None else live.text(text))
             await live.room()
         mine.news.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
@@ -137,7 +137,8 @@ async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResp
     several = isinstance(asked.q, list)
     guesses: list[Guess] = []
     if asked.source == "auto":  # the model's own, with how likely that is
-        guesses = [await asyncio.to_thread(_own, served, text) for text in texts]
+        async with _turn(hub, len(body)):
+            guesses = [await on_thread(_own, served, text) for text in texts]
     others: list[Any] = [[] for _ in texts]
     return TranslateResponse(
         translatedText=found if several else found[0],
@@ -171,7 +172,7 @@ async def detect(request: Request) -> list[Guess]:
         asked = await _read(hub, kind, body, DetectRequest)
     hub.admit(request, asked.api_key)
     text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
-    found = await asyncio.to_thread(_guesses, hub, text)
+    found = await on_thread(_guesses, hub, text)
     return found or [Guess(confidence=0, language=hub.models.find().languages.source or "en")]
 
 
@@ -248,7 +249,7 @@ async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked
     async with _turn(hub, len(body)):
         if len(body) < SMALL:
             return parse_fields(kind, body, kind_of, texts)
-        return await asyncio.to_thread(lambda: parse_fields(kind, body, kind_of, texts))
+        return await on_thread(parse_fields, kind, body, kind_of, texts)
 
 
 def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> Asked:
@@ -348,6 +349,17 @@ async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
         loop.call_later(min(REST * (loop.time() - began), LONGEST_REST), hub.reading.release)
 
 
+async def on_thread(call: Callable[..., Answer], *arguments: Any) -> Answer:
+    """As `asyncio.to_thread`; who is cancelled waits, so that a turn lasts as long as its work."""
+    working = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        while not working.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({working})
+
+
 def _choose(hub: Hub, asked: TranslateRequest) -> Served:
     if asked.model is not None:
         return hub.models.find(asked.model)
@@ -422,7 +434,7 @@ class Work:
                     found.append("".join(document.fill(done)))
                     await asyncio.sleep(0)
                 else:  # a single passage may have thousands of elements
-                    found.append(await asyncio.to_thread("".join, document.fill(done)))
+                    found.append(await on_thread("".join, document.fill(done)))
         return found
 
     async def _count(self, text: str) -> None:

@@ -21,15 +21,18 @@ KEPT_WORDS = 1_200  # that a room remembers: some eight minutes
 LOT = 100  # words that a watcher gets at once of those that it missed
 WAITING = 200  # captions that may wait for a watcher, who then gets all that it missed in lots
 MADE = 8  # lots that are kept for others who have missed the same
+FORGOTTEN = -1  # the number of a word that the room does not remember
 DIGITS = 15  # of a number that a client gives
 
 
 class Caption:
     """A message to all watchers of a room, formatted once. `end`: the number of the next word."""
 
-    def __init__(self, words: Iterable[str] = (), end: int = 0, **fields: Any) -> None:
+    def __init__(
+        self, words: Iterable[str] = (), end: int = 0, life: str = "", **fields: Any
+    ) -> None:
         head = json.dumps({"type": "words", **fields}, ensure_ascii=False)
-        self.end = end
+        self.end, self.life = end, life
         self.text = f'{head[:-1]}, "words": [{", ".join(words)}]}}'
 
     @cached_property
@@ -59,12 +62,12 @@ class Watcher:
         self._arrived = asyncio.Event()
         self._slow = False  # captions wait, or are being sent
         self._missed = False  # some were skipped
-        self._seen = 0  # the number of the next word for this watcher
+        self._life, self._seen = "", 0  # of the room; the number of the next word for this watcher
         self._over = False
 
     def put(self, caption: Caption) -> None:
         if not self._slow and self._write(caption):
-            self._seen = caption.end
+            self._saw(caption)
             return
         self._slow = True
         if not self._missed:  # else it gets this with the rest
@@ -73,6 +76,9 @@ class Watcher:
             self._missed = True
             self._waiting.clear()
         self._arrived.set()
+
+    def _saw(self, caption: Caption) -> None:
+        self._life, self._seen = caption.life, caption.end
 
     def miss(self) -> None:
         """There is more than it was given."""
@@ -95,10 +101,11 @@ class Watcher:
         while True:
             while self._waiting or self._missed:
                 if not self._waiting:
-                    self._waiting = deque(self.room.since(self._seen))
+                    known = self._life == self.room.life  # else its words have other numbers
+                    self._waiting = deque(self.room.since(self._seen if known else FORGOTTEN))
                     self._missed = self._waiting[-1].end < self.room.next
                 caption = self._waiting.popleft()
-                self._seen = caption.end
+                self._saw(caption)
                 yield caption
             self._slow = False
             if self._over:
@@ -142,6 +149,7 @@ class Room:
         self.stream = 0  # that speaks, counted from 1; 0: it began elsewhere
         self.about = About()
         self.watchers: dict[Watcher, None] = {}
+        self.locks = 0  # how often it was locked
         self.last = (-1, 0)  # sentence and number there of the last word
         self._made: dict[int, list[Caption]] = {}  # for those who come, by where they continue
 
@@ -206,6 +214,7 @@ class Room:
 
     def lock(self, pin: bytes | None) -> None:
         """From now on the room is for those who gave this PIN."""
+        self.locks += 1
         for watcher in list(self.watchers) if pin else ():
             if watcher.pin != pin:
                 del self.watchers[watcher]
@@ -255,7 +264,7 @@ class Room:
 
     def _caption(self, words: list[str], end: int | None = None, **fields: Any) -> Caption:
         end = self.next if end is None else end
-        return Caption(words, end, position=f"{self.life}.{end}", **fields)
+        return Caption(words, end, self.life, position=f"{self.life}.{end}", **fields)
 
     def _show(self, caption: Caption) -> None:
         for watcher in self.watchers:

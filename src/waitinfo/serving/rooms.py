@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 from waitinfo.errors import WaitinfoError
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.room import Caption, Occupant, Room, Watcher
-from waitinfo.serving.tickets import pin_digest
+from waitinfo.serving.tickets import LOCKED, pin_digest
 
 NAME = re.compile(r"[\w.-]{1,64}")
 ROOMS = 4_096  # with speakers, watchers or neither
-KEPT = 16  # rooms without a speaker that are kept for one client
+KEPT = 16  # rooms of one client that may wait for their speakers when it opens another one
 
 
 TAKEN = "room: it belongs to another speaker; choose another name"
@@ -53,6 +53,17 @@ class Claim:
         """What watchers are told."""
         known = {"source": self.source, "target": self.target, "languages": [*self.languages]}
         return {**known, "speaking": True, "problem": None}
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a room of its own, and not one of its languages."""
+        return "/" not in self.name
+
+    @property
+    def rooms(self) -> list[str]:
+        """The room in all its languages."""
+        others = self.languages if self.counts else ()
+        return [self.name, *(f"{self.name}/{language}" for language in others)]
 
     @property
     def pin_digest(self) -> bytes | None:
@@ -101,7 +112,6 @@ class Held:
         self.pin: bytes | None = None  # digest
         self.speaker: Occupant | None = None
         self.owner: object | None = None  # whose client opened it
-        self.opened = 0  # how many rooms were opened before
         self.timer: asyncio.TimerHandle | None = None  # until it is free
 
 
@@ -109,7 +119,7 @@ class Rooms:
     """All rooms by name. A room is there while somebody holds it or watches."""
 
     def __init__(self, watchers: int) -> None:
-        self._limit, self.watching, self._opened = watchers, 0, 0
+        self._limit, self.watching = watchers, 0
         self._rooms: dict[str, Held] = {}
         self._closing = False
         self.asked: Callable[[str, str], None] = lambda room, language: None  # for a language
@@ -121,22 +131,30 @@ class Rooms:
         """Take the place of the speaker; raises if somebody else has it."""
         held = self._find(claim.name)
         if held.secret is None:
-            if held.former not in (None, claim.digest):  # what was said is not for the new audience
-                held.room.forget(new_life())
-            held.secret = held.former = claim.digest
+            waiting = (each for each in self._rooms.values() if each.timer is not None)
+            if sum(each.owner is claim.owner for each in waiting) >= KEPT and claim.counts:
+                self._drop(held)
+                raise too_many()
+            held.secret = claim.digest
             held.owner = claim.owner
-            self._opened += 1
-            held.opened = self._opened
         elif not hmac.compare_digest(held.secret, claim.digest):
             raise Occupied(TAKEN)
-        held.pin = claim.pin_digest
-        held.room.lock(held.pin)
+        for each in (self._rooms[name] for name in claim.rooms if name in self._rooms):
+            if each.secret in (None, claim.digest):  # else somebody's interpreter has not ended
+                if each.former not in (None, claim.digest):  # nothing of it is for the new audience
+                    each.room.forget(new_life())
+                self._lock(each, claim.pin_digest)
+        held.former = claim.digest
         self._sit(held, claim)
         if claim.again:
             held.room.tell(**claim.about)
         else:
             held.room.begin(**claim.about)
         return Seat(self, held, claim)
+
+    def _lock(self, held: Held, pin: bytes | None) -> None:
+        held.pin = pin
+        held.room.lock(pin)
 
     def _sit(self, held: Held, claim: Claim) -> None:
         if held.timer is not None:
@@ -172,15 +190,12 @@ class Rooms:
             self._free(held)
             return
         held.timer = asyncio.get_running_loop().call_later(kept, self._free, held)
-        mine = [each for each in self._rooms.values() if each.owner is held.owner and each.timer]
-        if len(mine) > KEPT:  # the newest: so nobody can free older ones by opening many
-            self._free(max(mine, key=lambda each: each.opened))
 
     def _free(self, held: Held) -> None:
-        """Let anybody speak in a room."""
+        """Let anybody speak in a room. What was said stays behind its PIN."""
         if held.timer is not None:
             held.timer.cancel()
-        held.timer = held.secret = held.owner = held.pin = None
+        held.timer = held.secret = held.owner = None
         self._drop(held)
 
     async def pin(self, name: str) -> bytes | None:
@@ -201,6 +216,8 @@ class Rooms:
         held = self._find(name)
         watcher = Watcher(held.room, write, pin)
         try:
+            if held.pin not in (None, pin):
+                raise Refusal(401, "pin", LOCKED)
             held.room.join(watcher, position)
         finally:
             self._drop(held)  # if that failed
@@ -234,6 +251,11 @@ class Rooms:
     def _drop(self, held: Held) -> None:
         if held.secret is None and not held.room.watchers:
             del self._rooms[held.room.name]
+
+
+def too_many() -> Refusal:
+    """Nobody loses a room, and so somebody gets none."""
+    return Refusal(503, "rooms", f"{KEPT} rooms of yours wait for their speakers already", 30.0)
 
 
 def new_life() -> str:

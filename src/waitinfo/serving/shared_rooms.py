@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from waitinfo.serving.guards import Refusal
-from waitinfo.serving.room import KEPT_WORDS, Caption, Room, Watcher
+from waitinfo.serving.room import KEPT_WORDS, LOT, Caption, Room, Watcher
 from waitinfo.serving.rooms import (
     KEPT,
     TAKEN,
@@ -28,12 +31,16 @@ from waitinfo.serving.rooms import (
     Rooms,
     Seat,
     new_life,
+    too_many,
 )  # fmt: skip
 from waitinfo.serving.shared import ANSWER, PREFIX, Shared
+from waitinfo.serving.tickets import LOCKED
 
-WANT = "want "
+WANT, PIN, GONE = "want ", "pin ", "gone"
 WORDS = f"{PREFIX}:words:"
 REMEMBERED = 600  # seconds that a room's words outlive its speaker
+PAGE = 50  # entries that are read at a time
+FORMER = 16  # rooms that nobody uses any more, whose copies are kept
 BEATS = 3  # times that a held room is confirmed while it would be kept
 
 # Programs for Redis. All take the hash and the stream of a room, and then:
@@ -47,7 +54,7 @@ end
 redis.call('HSET', KEYS[1], 'secret', ARGV[1], 'former', ARGV[1], 'token', ARGV[3], 'pin', ARGV[4])
 redis.call('HSETNX', KEYS[1], 'life', ARGV[5])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
-return redis.call('HGET', KEYS[1], 'life')
+return {redis.call('HGET', KEYS[1], 'life'), held and 1 or 0}
 """
 # The token, seconds, how many entries are kept, the life; the numbers of the next word before, or
 # nothing to begin again, and after; entries.
@@ -67,15 +74,29 @@ for n = 7, #ARGV do
   redis.call('PUBLISH', KEYS[2], id .. ' ' .. ARGV[n])
 end
 redis.call('EXPIRE', KEYS[1], ARGV[2])
-redis.call('EXPIRE', KEYS[2], math.max(ARGV[2], 600))
+redis.call('EXPIRE', KEYS[2], ARGV[2])  -- with their PIN
 return id
 """
 # The token, seconds that its words are remembered.
 FREE = """
 if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then
-  redis.call('HDEL', KEYS[1], 'secret', 'token', 'pin')
+  redis.call('HDEL', KEYS[1], 'secret', 'token')
   redis.call('EXPIRE', KEYS[1], ARGV[2])
   redis.call('EXPIRE', KEYS[2], ARGV[2])
+end
+"""
+
+
+# The digests of the secret and of the PIN. What others said is not for a new audience.
+LOCK = """
+local secret = redis.call('HGET', KEYS[1], 'secret')
+if secret and secret ~= ARGV[1] then return end
+if redis.call('HGET', KEYS[1], 'former') == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'pin', ARGV[2])
+  redis.call('PUBLISH', KEYS[2], 'pin ' .. ARGV[2])
+else
+  redis.call('DEL', KEYS[1], KEYS[2])
+  redis.call('PUBLISH', KEYS[2], 'gone')
 end
 """
 
@@ -90,8 +111,15 @@ class Copy(Held):
         self.order = asyncio.Lock()  # entries are written one after the other
         self.users = 0  # that need it at the moment
         self.seen = (0, 0)  # the last entry
-        self.waiting: list[str] | None = []  # entries that came before the copy was complete
+        self.loading = asyncio.Lock()
+        self.waiting: deque[str] | None = deque()  # entries that came before it was complete
         self.complete = asyncio.Event()
+
+    def again(self) -> Copy:
+        """The same, to be completed from its last entry on."""
+        found = Copy(self.room)
+        found.seen, found.pin = self.seen, self.pin
+        return found
 
 
 class SharedRooms(Rooms):
@@ -101,9 +129,10 @@ class SharedRooms(Rooms):
         super().__init__(watchers)
         self._shared, self._kept = shared, kept
         self._claim, self._add = shared.script(CLAIM), shared.script(ADD)
-        self._release = shared.script(FREE)
+        self._release, self._locking = shared.script(FREE), shared.script(LOCK)
         self._copies: dict[str, Copy] = {}
-        self._kept_for: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+        self._former: OrderedDict[str, Copy] = OrderedDict()  # that nobody used last
+        self._kept_for: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._channel: Any = None  # where news comes from
@@ -113,9 +142,15 @@ class SharedRooms(Rooms):
     async def speak(self, claim: Claim) -> Seat:
         async with self._copy(claim.name) as held, held.order:
             token = secrets.token_hex(8)
-            life = await self._shared.ask(lambda: self._take(claim, token))
-            if life is None:
+            found = await self._shared.ask(lambda: self._take(claim, token))
+            if found is None:
                 raise Occupied(TAKEN)
+            life, kept = found
+            waiting = self._waiting(claim.owner)
+            if not kept and len(waiting) >= KEPT and claim.counts:
+                await self._shared.ask(lambda: self._free_in_redis(claim.name, token))
+                raise too_many()
+            waiting.pop(claim.name, None)
             await self._shared.ask(lambda: self._load(held))
             if held.room.life != life:
                 held.room.forget(life)
@@ -124,21 +159,39 @@ class SharedRooms(Rooms):
             held.secret, held.owner = claim.digest, claim.owner
             pin = claim.pin_digest
             entry = {"about": claim.about, "begin": not claim.again, "pin": pin and pin.hex()}
-            await self._write(held, entry)
+            try:
+                for name in claim.rooms[1:]:
+                    await self._shared.ask(partial(self._lock_all, name, claim))
+                await self._shared.ask(lambda: self._write(held, entry))
+            except BaseException:
+                if held.speaker is claim.speaker:  # which will hear that it does not speak
+                    self.leave(held, self._kept if kept else 0.0)
+                raise
         self._start(self._confirm(held, token))
         return Seat(self, held, claim)
 
-    async def _take(self, claim: Claim, token: str) -> str | None:
+    async def _lock_all(self, name: str, claim: Claim) -> None:
+        """Lock a room that others may know."""
+        held, pin = self._copies.get(name), claim.pin_digest
+        if held is not None and held.claim is not None and held.claim.digest == claim.digest:
+            held.claim = replace(held.claim, pin=claim.pin)
+        await self._locking(self._keys(name), [claim.digest.hex(), pin.hex() if pin else ""])
+
+    async def _take(self, claim: Claim, token: str, life: str = "") -> tuple[str, bool] | None:
+        """The life of the room, and whether it was kept for this speaker; None: it is another's."""
         keys, pin = self._keys(claim.name), claim.pin_digest
-        arguments = [claim.digest.hex(), self._seconds, token, pin.hex() if pin else "", new_life()]
-        found: str | None = await self._claim(keys, arguments)
-        return found
+        told = pin.hex() if pin else "", life or new_life()
+        arguments = [claim.digest.hex(), self._seconds, token, *told]
+        found: list[Any] | None = await self._claim(keys, arguments)
+        return None if found is None else (found[0], bool(found[1]))
 
     async def say(self, held: Held, words: list[dict[str, Any]]) -> None:
         assert isinstance(held, Copy)
         async with held.order:
             if new := held.room.new(words):
-                await self._shared.insist(lambda: self._write(held, {"words": new}))
+                for at in range(0, len(new), LOT):
+                    entry = {"words": new[at : at + LOT]}
+                    await self._shared.insist(partial(self._write, held, entry))
 
     async def _write(self, held: Copy, entry: dict[str, Any]) -> None:
         """Add an entry for all servers, and show it here."""
@@ -150,8 +203,8 @@ class SharedRooms(Rooms):
         after = room.next + len(entry.get("words", ()))
         done = await self._put(held, [room.next, after, json.dumps(entry)])
         if done == "behind":  # Redis has forgotten something: what is known here is written again
-            done = "replaced"
-            if held.claim is not None and await self._take(held.claim, held.token) is not None:
+            done, claim = "replaced", held.claim
+            if claim is not None and await self._take(claim, held.token, room.life) is not None:
                 done = await self._put(held, ["", after, *_history(held), json.dumps(entry)])
         if done != "replaced":
             self._apply(held, done, entry)
@@ -183,23 +236,29 @@ class SharedRooms(Rooms):
         async with held.order:
             if held.token == token and held.speaker is None:
                 about = {**vars(held.room.about), "speaking": False}
-                await self._shared.ask(lambda: self._write(held, {"about": about}))
-                await self._keep(held, token, kept)
+                with suppress(Refusal):  # without Redis, which then forgets the room in time
+                    await self._shared.ask(lambda: self._write(held, {"about": about}))
+                    await self._keep(held, token, kept)
                 held.secret = held.owner = held.claim = None
                 self._drop(held)
 
     async def _keep(self, held: Copy, token: str, kept: float) -> None:
-        """The room is kept for its speaker, the oldest one of too many not."""
+        """The room is kept for its speaker, or free."""
         name = held.room.name
-        mine = self._kept_for.setdefault(held.owner, {})
-        mine.pop(name, None)
         if kept > 0:
-            mine[name] = token
-            if len(mine) <= KEPT:
-                return
-            name = next(iter(mine))
-            token = mine.pop(name)
-        await self._shared.ask(lambda: self._release(self._keys(name), [token, REMEMBERED]))
+            self._waiting(held.owner)[name] = asyncio.get_running_loop().time() + kept
+        else:
+            await self._shared.ask(lambda: self._free_in_redis(name, token))
+
+    async def _free_in_redis(self, name: str, token: str) -> None:
+        await self._release(self._keys(name), [token, REMEMBERED])
+
+    def _waiting(self, owner: object) -> dict[str, float]:
+        """Rooms of a client that wait for their speakers, and until when."""
+        found, now = self._kept_for.setdefault(owner, {}), asyncio.get_running_loop().time()
+        for name in [name for name, until in found.items() if until <= now]:
+            del found[name]
+        return found
 
     # Watching
 
@@ -215,7 +274,15 @@ class SharedRooms(Rooms):
         position: str | None = None,
         pin: bytes | None = None,
     ) -> Watcher:
-        async with self._copy(name):
+        async with self._copy(name) as held:
+            while True:  # whoever locks the room from here on is heard here
+                locks = held.room.locks
+                known = await self.pin(name)
+                if locks == held.room.locks:
+                    break
+            if known not in (None, pin):
+                raise Refusal(401, "pin", LOCKED)
+            held.pin = known or held.pin  # Redis may have forgotten it, and not this copy its words
             return await super().watch(name, write, position, pin)
 
     def close(self, speakers: bool = False) -> None:
@@ -250,7 +317,8 @@ class SharedRooms(Rooms):
     def _find(self, name: str) -> Held:
         if name not in self._rooms:
             super()._find(name)
-            self._rooms[name] = self._copies[name] = Copy(Room(name))
+            former = self._former.pop(name, None)
+            self._rooms[name] = self._copies[name] = Copy(Room(name)) if former is None else former
             self._start(self._subscribe(name))
         return self._rooms[name]
 
@@ -261,6 +329,10 @@ class SharedRooms(Rooms):
         if not used and name in self._copies:
             del self._copies[name]
             del self._rooms[name]
+            if held.complete.is_set():  # so that it is not read as a whole for each who comes
+                self._former[name] = held.again()
+            while len(self._former) > FORMER:
+                self._former.popitem(last=False)
             self._start(self._unsubscribe(name))
 
     async def want(self, name: str, language: str) -> None:
@@ -283,7 +355,7 @@ class SharedRooms(Rooms):
             try:
                 async with self._shared.client.pubsub() as channel:
                     for held in self._copies.values():
-                        held.waiting = []  # something may have been missed
+                        held.waiting = deque()  # something may have been missed
                     await channel.subscribe(
                         f"{WORDS}{{}}", *(self._keys(n)[1] for n in self._copies)
                     )
@@ -303,6 +375,11 @@ class SharedRooms(Rooms):
             self._start(self._complete(held))
         elif news["type"] == "message" and news["data"].startswith(WANT):
             self.asked(held.room.name, news["data"].removeprefix(WANT))
+        elif news["type"] == "message" and news["data"].startswith(PIN):
+            self._lock(held, bytes.fromhex(news["data"].removeprefix(PIN)) or None)
+        elif news["type"] == "message" and news["data"] == GONE:
+            held.room.forget(new_life())
+            self._lock(held, None)
         elif news["type"] == "message":
             if held.waiting is not None:
                 held.waiting.append(news["data"])
@@ -313,14 +390,27 @@ class SharedRooms(Rooms):
         await self._shared.insist(lambda: self._load(held))
 
     async def _load(self, held: Copy) -> None:
-        """What Redis has of a room, and what has come meanwhile."""
-        held.waiting = held.waiting or []
-        after = f"({held.seen[0]}-{held.seen[1]}"
-        found = await self._shared.client.xrange(self._keys(held.room.name)[1], after)
-        waiting, held.waiting = held.waiting, None
-        for text in (*(f"{number} {fields['entry']}" for number, fields in found), *waiting):
-            self._read(held, text)
-        held.complete.set()
+        """What Redis has of a room, and what has come meanwhile, in small steps."""
+        client, keys = self._shared.client, self._keys(held.room.name)
+        async with held.loading:
+            held.waiting = held.waiting or deque()
+            life, pin = await client.hmget(keys[0], "life", "pin")
+            # A Redis that has forgotten a room is told again by its speaker's server.
+            if life is not None or not held.complete.is_set():
+                if life != held.room.life:
+                    held.room.forget(life or new_life())
+                self._lock(held, bytes.fromhex(pin or "") or None)  # it may have been meanwhile
+            found: list[Any] = [None]
+            while found and life:
+                found = await client.xrange(keys[1], f"({held.seen[0]}-{held.seen[1]}", count=PAGE)
+                for number, fields in found:
+                    self._read(held, f"{number} {fields['entry']}")
+                    await asyncio.sleep(0)
+            while held.waiting:
+                self._read(held, held.waiting.popleft())
+                await asyncio.sleep(0)
+            held.waiting = None
+            held.complete.set()
 
     def _read(self, held: Copy, text: str) -> None:
         number, _, entry = text.partition(" ")
@@ -333,8 +423,8 @@ class SharedRooms(Rooms):
             return
         held.seen = (seen[0], seen[1])
         room = held.room
-        if entry.get("pin"):
-            room.lock(bytes.fromhex(entry["pin"]))
+        if "pin" in entry:
+            self._lock(held, bytes.fromhex(entry["pin"] or "") or None)
         if entry["token"] != held.token and held.speaker is not None and entry.get("about"):
             held.speaker.stop("replaced")
         if entry["life"] != room.life:

@@ -35,6 +35,7 @@ STEADY = 60.0  # seconds after which a process that dies is started again at onc
 PAUSES = 0.2, 30.0  # seconds before it is, the second time; and at most
 GRACE = 20.0  # seconds that a front may take beyond those for its streams
 LOOK = 0.5  # seconds
+TRIES = 3  # times that an engine may die before anybody is served
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Child:
         self.ready = False  # has been so once
         self.process: subprocess.Popen[bytes] | None = None
         self.control: Any = None
+        self.deaths = 0
         self._began = self._next = 0.0
         self._pause = PAUSES[0]
 
@@ -118,6 +120,7 @@ class Child:
         status = self.process.wait()
         if not self.ready:
             raise WaitinfoError(f"the process of the {self.role} ended at once (status {status})")
+        self.deaths += 1
         now = time.monotonic()
         if now - self._began > STEADY:
             self._pause = PAUSES[0]
@@ -168,8 +171,9 @@ class Supervisor:
         for child in children:
             child.start()
         while not (self.front.ready or self._signals):
-            for each in wait([child.control for child in children], LOOK):
-                next(child for child in children if child.control is each).hear()
+            self._look()
+            if self.engine.deaths > TRIES:
+                raise WaitinfoError("the process of the engine dies again and again")
         if self.front.ready:
             self._on_ready()
 

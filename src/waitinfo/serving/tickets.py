@@ -13,6 +13,7 @@ from waitinfo.serving.http import owner
 WRONG = 5  # PINs that an address may try in a row
 PATIENCE = 30.0  # seconds after which it may try again
 ADDRESSES = 4_096  # whose wrong PINs are remembered
+LOCKED = "this room has a PIN; ask the speaker for it"
 
 
 class Tickets:
@@ -73,7 +74,7 @@ class Pins:
         if expected is None:
             return
         if given is None:
-            raise Refusal(401, "pin", "this room has a PIN; ask the speaker for it")
+            raise Refusal(401, "pin", LOCKED)
         who, now = (room, owner(address)), time.monotonic()
         tries = [at for at in self._wrong.get(who, ()) if now - at < PATIENCE]
         if len(tries) >= WRONG:

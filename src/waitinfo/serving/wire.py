@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
@@ -158,6 +159,53 @@ class Wire:
                 self._protocol.transport.abort()
         except Exception:
             """The client has left meanwhile."""
+
+
+class Inbox:
+    """Messages that came while those before them had to wait."""
+
+    def __init__(self, wire: Wire, count: int, size: int) -> None:
+        self._wire, self._count, self._most = wire, count, size
+        self._came: deque[str | bytes | Malformed] = deque()
+        self._size = 0  # of all of them
+        self._coming: asyncio.Future[str | bytes] | None = None
+
+    async def next(self) -> str | bytes:
+        """The next message."""
+        if self._came:
+            found = self._came.popleft()
+            if isinstance(found, Malformed):
+                raise found
+            self._size -= len(found)
+            return found
+        if self._coming is None:
+            return await self._wire.receive_any()
+        coming, self._coming = self._coming, None
+        return await coming
+
+    async def fill_until(self, over: asyncio.Future[None]) -> None:
+        """Take messages until something is over, or as many wait as may."""
+        while not over.done() and len(self._came) < self._count and self._size < self._most:
+            if self._coming is None:
+                self._coming = asyncio.ensure_future(self._wire.receive_any())
+            both: set[asyncio.Future[Any]] = {over, self._coming}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if self._coming.done():
+                self._take(self._coming)
+                self._coming = None
+
+    def _take(self, coming: asyncio.Future[str | bytes]) -> None:
+        try:
+            found = coming.result()
+        except Malformed as error:  # it is answered in its turn
+            self._came.append(error)
+        else:
+            self._came.append(found)
+            self._size += len(found)
+
+    def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
 
 
 def choose(socket: WebSocket, *names: str) -> str | None:

@@ -99,7 +99,9 @@ class Channel:
         """The session's, with what the dial and the policy knew at its beginning."""
         found, controller = self.session.replay(), self.controller
         dial = None if controller is None else controller.state(found.sentence)
-        return replace(found, dial=dial, memory=self.memories.get(found.sentence, ()))
+        age = round(time.monotonic() - self.began, 4)
+        memory = self.memories.get(found.sentence, ())
+        return replace(found, dial=dial, memory=memory, seconds=age)
 
     @property
     def k(self) -> float:

@@ -29,7 +29,7 @@ COUNTS = ("k", "read", "written", "complete", "source_info", "target_info")
 
 # What a policy may ask for, in addition to counts, infos and the best token.
 OF_STATE = ("source", "target", "source_words", "target_words")
-OF_STEP = ("logits", "states", "attention", "before")
+OF_STEP = ("logits", "two_best", "states", "attention", "before")
 ASKS = (*OF_STATE, *OF_STEP)
 
 
@@ -80,24 +80,20 @@ def largest(values: Tensor) -> Tensor:
     return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
 
 
-def two_best(step: Step) -> tuple[Tensor, Tensor]:
-    """The probabilities of the best token and of the second: [B] each."""
-    if is_tensor(step.logits):
-        first, second = step.probabilities.topk(2).values.unbind(-1)
-        return first, second
-    logits: Any = step.logits
-    tokens: Any = step.tokens
-    found = np.empty((2, len(tokens)), logits.dtype)
-    for start in range(0, len(tokens), CACHED_ROWS):  # more rows leave the processor's cache
+def two_best(logits: Any) -> Any:
+    """[B, 2] the probabilities of the best token and of the second, from logits [B, V]."""
+    if is_tensor(logits):
+        shares = (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
+        return shares.topk(2).values.double()
+    found = np.empty((len(logits), 2))
+    for start in range(0, len(logits), CACHED_ROWS):  # more rows leave the processor's cache
         part = slice(start, start + CACHED_ROWS)
-        rows, best = np.arange(len(tokens[part])), tokens[part]
         shares = logits[part] - logits[part].max(-1, keepdims=True)
         np.exp(shares, out=shares)
-        total = shares.sum(-1)
-        found[0, part] = shares[rows, best] / total
+        rows, best, total = np.arange(len(shares)), shares.argmax(-1), shares.sum(-1)
         shares[rows, best] = 0
-        found[1, part] = shares.max(-1) / total
-    return found[0], found[1]  # type: ignore[return-value]
+        found[part, 0], found[part, 1] = 1 / total, shares.max(-1) / total
+    return found
 
 
 def exact(values: Tensor) -> Tensor:
@@ -295,6 +291,11 @@ class Step(_Asked):
     def logits(self) -> Tensor:
         """[B, V] scores of all tokens; those that are never written have -inf."""
         return self._get("logits")
+
+    @property
+    def two_best(self) -> Tensor:
+        """[B, 2] float64: the probabilities of the best token and of the second."""
+        return self._get("two_best")
 
     @property
     def states(self) -> Tensor:

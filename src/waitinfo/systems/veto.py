@@ -12,12 +12,18 @@ The margin is what was received beyond the need of the first attempt.
 What was won by waiting is given up slowly: after a WRITE at margin m, the next needs a margin of
 at least keep · m. Without this, a policy that has waited writes a burst, and each token of it sees
 as little of the source ahead as it would have without waiting.
+
+The end of a sentence gives up all lag. A stream without sentence ends has none, so that lag would
+only grow, by what is kept and by a rate above 1. Once its window has moved on, nothing is kept,
+what of the translation stayed in view counts once, and it may be longer than the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_void_p
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +31,7 @@ from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
+from waitinfo.model.native.library import JUDGED, Judge, Library, find_kernels
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import (
     Dial,
@@ -33,9 +40,9 @@ from waitinfo.systems.interface import (
     columns,
     exact,
     for_arrays,
+    is_tensor,
     like,
     sigmoid,
-    two_best,
 )
 from waitinfo.systems.wait_info import WaitInfo, WaitInfoOptions
 
@@ -87,12 +94,47 @@ class Head:
     def tensors(self) -> dict[str, Array]:
         """What `of` takes, as it is stored: matrices in half precision, vectors in single."""
         return {
-            name: value.astype(np.float16 if value.ndim > 1 else np.float32)
-            for name, value in vars(self).items()
+            part.name: value.astype(np.float16 if value.ndim > 1 else np.float32)
+            for part in fields(self)
+            for value in [getattr(self, part.name)]
         }
 
-    def __call__(self, states: Tensor, numbers: list[Tensor]) -> Tensor:
+    @cached_property
+    def _compiled(self) -> tuple[Library, Judge, Any] | None:
+        """Compiled code, if there is some, and the weights as it takes them."""
+        if (code := find_kernels()) is None:
+            return None
+        more = -len(self.bias) % JUDGED
+        weights = np.pad(np.concatenate([self.from_states, self.from_numbers]), ((0, 0), (0, more)))
+        weights, bias = np.ascontiguousarray(weights, np.float32), np.pad(self.bias, (0, more))
+        out = np.append(np.pad(self.out, (0, more)), self.out_bias)
+        sizes = len(self.from_states), len(self.from_numbers), weights.shape[1]
+        judge = Judge(*(part.ctypes.data for part in (weights, bias, out)), *sizes)
+        return code, judge, (weights, bias, out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without compiled code, which is of this process."""
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
+    def _judge(self, states: Array, numbers: Sequence[Array]) -> Array | None:
+        """[B] by compiled code."""
+        if self._compiled is None:
+            return None
+        code, judge, _ = self._compiled
+        states = np.ascontiguousarray(states, np.float32)
+        rows = np.empty((len(states), len(numbers)))
+        for column, values in enumerate(numbers):
+            rows[:, column] = values
+        risk = np.empty(len(states))
+        arrays = (c_void_p(array.ctypes.data) for array in (states, rows, risk))
+        code.call("waitinfo_judge", byref(judge), len(states), *arrays)
+        return risk
+
+    def __call__(self, states: Tensor, numbers: Sequence[Tensor]) -> Tensor:
         """[B] from states [B, d] and numbers [B] each, all of one kind."""
+        given: Any = states, numbers
+        if not is_tensor(states) and (risk := self._judge(*given)) is not None:
+            return risk  # type: ignore[return-value]
         states, rows = exact(states), columns(numbers)
         hidden = states @ like(self.from_states, states) + rows @ like(self.from_numbers, states)
         hidden = hidden + like(self.bias, states)
@@ -134,7 +176,9 @@ class Veto(WaitInfo):
     dial = Dial("K", 5, minimum=-2.0, whole=False, help="info the translation lags behind, about")
     asks: tuple[str, ...] = ("before",)
     rereads = True
-    memory = (0.0,)  # the margin at the last WRITE
+    # At the last WRITE the margin and the tokens written before, and what of the translation was in
+    # view already when the window began.
+    memory = (0.0, 0.0, 0.0)
     Options = VetoOptions
     options: VetoOptions
     head: Head | None = None
@@ -143,7 +187,7 @@ class Veto(WaitInfo):
         """Take the head of a model folder."""
         wanted = self.options.criterion
         if tensors and wanted != "agreement":
-            self.head, self.asks = Head.of(tensors, config.width, NUMBERS), ("logits", "states")
+            self.head, self.asks = Head.of(tensors, config.width, NUMBERS), ("two_best", "states")
         elif wanted == "head":
             raise WaitinfoError(
                 "system.criterion head: this model has none; train one with waitinfo train "
@@ -176,12 +220,24 @@ class Veto(WaitInfo):
     def margin(self, state: PolicyState) -> Tensor:
         """[B] float64: what was received beyond the need of the first attempt."""
         options = self.options
-        return super().margin(state) + options.sooner / (options.source_mean or 1)
+        less = options.sooner + self._carried(state) * (options.rate - 1)
+        return super().margin(state) + less / (options.source_mean or 1)
+
+    def _carried(self, state: PolicyState) -> Tensor:
+        """[B] info of the translation that was in view already when the window began."""
+        written, used = state.written, state.target_info
+        if self.options.target_mean:
+            used = written * self.options.target_mean
+        before, carried = state.memory[:, 1], state.memory[:, 2]
+        return carried + (used - carried) * (written < before)  # fewer: it has moved on
 
     @for_arrays
     def ready(self, state: PolicyState) -> Tensor:
-        kept = self.margin(state) >= state.memory[:, 0] * self.options.keep
-        return state.complete | (WaitInfo.ready(self, state) & kept)
+        margin, moved = self.margin(state), self._carried(state) > 0
+        enough = (margin >= 0) & (moved | (margin >= state.memory[:, 0] * self.options.keep))
+        if self.options.floor:
+            enough &= moved | (state.read >= state.written + 2)
+        return state.complete | enough
 
     @for_arrays
     def earlier(self, state: PolicyState) -> Tensor:
@@ -195,7 +251,13 @@ class Veto(WaitInfo):
             certain = step.tokens == step.before
         else:
             certain = self.risk(state, step) <= self.options.risk
-        return certain | (self.margin(state) >= self.options.most)
+        return certain | (self._margin(state, step) >= self.options.most)
+
+    def _margin(self, state: PolicyState, step: Step) -> Tensor:
+        """[B] the margin, computed once for a step."""
+        if "margin" not in step.results:
+            step.results["margin"] = self.margin(state)
+        return step.results["margin"]
 
     def risk(self, state: PolicyState, step: Step) -> Tensor:
         """[B] what the head says of the tokens."""
@@ -206,11 +268,11 @@ class Veto(WaitInfo):
 
     def numbers(self, state: PolicyState, step: Step) -> list[Tensor]:
         """What the head sees beside the state of the decoder, [B] each."""
-        best, second = two_best(step)
-        margin, kept = self.margin(state), state.memory[:, 0]
+        two = step.two_best
+        margin, kept = self._margin(state, step), state.memory[:, 0]
         lead, lag = state.source_info - state.target_info, state.read - state.written
         begin = 1 / (1 + state.read), 1 / (1 + state.written)
-        return [best, second, margin, kept, lead, lag, state.read, state.written, *begin]
+        return [two[:, 0], two[:, 1], margin, kept, lead, lag, state.read, state.written, *begin]
 
     @for_arrays
     def wait(self, state: PolicyState, step: Step) -> Tensor:
@@ -222,4 +284,4 @@ class Veto(WaitInfo):
 
     @for_arrays
     def remember(self, state: PolicyState, step: Step) -> Tensor:
-        return self.margin(state)[:, None]
+        return columns([self._margin(state, step), state.written, self._carried(state)])

@@ -61,7 +61,7 @@ class Exploring(Veto):
     """
 
     name = "exploring"
-    asks = ("logits", "states")
+    asks = ("two_best", "states")
 
     def __init__(self, veto: Veto, count: int, seed: int) -> None:
         super().__init__(asdict(veto.options))

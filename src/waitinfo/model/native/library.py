@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what sentences of a word need starts sooner
     from concurrent.futures import ThreadPoolExecutor
 
 SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
+JUDGED = 32  # as in types.h
 KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
 BUILD = "python setup.py build_ext --inplace --force"
 KEYS = 16  # keys in a block of a cache
@@ -105,12 +106,20 @@ class Writing(Structure):
         ("source_info", c_void_p), ("never", c_void_p), ("row", c_void_p), ("at", c_void_p),
         ("visible", c_void_p), ("bias", c_void_p), ("x", c_void_p), ("info", c_void_p),
         ("token", c_void_p), ("value", c_void_p), ("scored", c_void_p), ("embedded_x", c_void_p),
-        ("embedded_info", c_void_p), ("shares", c_void_p), ("nevers", c_int32),
-        ("aware", c_int32), ("source_width", c_int32), ("shares_width", c_int32),
+        ("embedded_info", c_void_p), ("two", c_void_p), ("shares", c_void_p),
+        ("nevers", c_int32), ("aware", c_int32), ("source_width", c_int32),
+        ("shares_width", c_int32),
     )  # fmt: skip
 
 
-STRUCTS = (Model, Layer, Embedding, Reading, Writing)
+class Judge(Structure):
+    _fields_ = (
+        ("weights", c_void_p), ("bias", c_void_p), ("out", c_void_p),
+        ("width", c_int32), ("numbers", c_int32), ("room", c_int32),
+    )  # fmt: skip
+
+
+STRUCTS = (Model, Layer, Embedding, Reading, Writing, Judge)
 
 
 class Library:

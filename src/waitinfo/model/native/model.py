@@ -217,10 +217,13 @@ class NativeModel:
         run(divide(len(x)), compute)
 
     def best(
-        self, states: NDArray[np.float32], scores: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
-        """The best next token of every row, its logit, and all logits if asked for."""
-        return self.embedding.best(states, NEVER, scores)
+        self, states: NDArray[np.float32], scores: bool, two_best: bool = False
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+        """The best next token of every row, and its logit.
+
+        If asked for, all logits, and the probabilities [R, 2] of the two best tokens.
+        """
+        return self.embedding.best(states, NEVER, scores, two_best)
 
 
 def _native(matrix: IntegerMatrix) -> NativeMatrix:

@@ -131,9 +131,11 @@ class NativeWriting(_Pass):
         source_info: Numbers | None,
         aware: bool,
         scores: bool,
+        two_best: bool = False,
         weights: int = 0,
     ) -> None:
         """next_x [slots, d], next_info [slots]: the next inputs; `scores`: all are asked for.
+        `two_best`: the probabilities of two are.
 
         counts: tokens read and written, [slots] each. source_info [slots, S]: what cross-attention
         compares with the info of an input. weights: source tokens that its weights are asked for.
@@ -156,6 +158,8 @@ class NativeWriting(_Pass):
             shapes["bias"] = (np.float32, source_info.shape[1:])
         if scores:
             shapes["scored"] = (np.float32, (linear.outputs,))
+        if two_best:
+            shapes["two"] = (np.float64, (2,))
         if weights:
             layers, heads = side.model.model.decoder_layers, side.model.model.heads
             struct.shares_width = weights
@@ -167,8 +171,8 @@ class NativeWriting(_Pass):
 
         The arrays then contain the states x [R, d], the best `token` [R], its logit `value` [R],
         and the token as the next input: embedded_x [R, d] and embedded_info [R]. If asked for,
-        also all logits `scored` [R, V], and the weights of cross-attention in multiples of 1/2048,
-        `shares` [R, L, H, S].
+        also all logits `scored` [R, V], the probabilities of the two best tokens `two` [R, 2], and
+        the weights of cross-attention in multiples of 1/2048, `shares` [R, L, H, S].
         """
         count, narrow = len(rows), int(visible is not None)
         self.reserve(count)

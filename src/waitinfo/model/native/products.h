@@ -90,18 +90,27 @@ __attribute__((always_inline)) static inline void NAME(rescale)(
     }
 }
 
+static void NAME(go_on)(void *beside);
+
 /* Integer products of rows with one block of outputs: sums [rows][BLOCK], for few rows at a time.
  *
  * The sums are used while they are in the nearest cache. `ahead` is what is asked for meanwhile. */
 static inline void NAME(sum_block)(const Linear *m, int n, int first, int rows, Scratch *scratch) {
     const int8_t *weights = block_of(m, n);
     int stride = stride_of(m), parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
-    Ahead ahead = {weights + 4096, 4 * BLOCK};
+    const char *pieces[MOST_PIECES];
+    Later *later = scratch->later;
+    if (later && scratch->beside && later_is_there(later)) {
+        NAME(go_on)(scratch->beside);
+        BEGIN_PRODUCTS; /* which it ended */
+    }
+    Ahead ahead = {weights + 4096, 4 * BLOCK, 0};
     if (parts > 1) { /* each part asks for its share of the next block */
         ahead.step = 4 * BLOCK / parts;
         ahead.weights = block_of(m, n + BLOCK) + first / MOST_ROWS * ahead.step * m->groups;
     }
     int some = rows - first < MOST_ROWS ? rows - first : MOST_ROWS;
+    if (later && some == MOST_ROWS && later_pieces(later, m->groups, pieces)) ahead.pieces = pieces;
     MULTIPLY(scratch->bytes + (size_t)first * stride, some, stride, weights, m->groups, ahead,
              scratch->sums);
 }
@@ -144,11 +153,23 @@ static void NAME(linear)(const Linear *m, const float *x, int rows, float *y, in
     NAME(apply)(m, rows, y, relu, scratch);
 }
 
-/* The best output of every row but those in `never`; all outputs on request. */
+/* Add a block of outputs to the sum of a row's powers, relative to the largest. The order of the sum is
+ * the same on every CPU. */
+static inline void NAME(add_powers)(const float *y, float before, float largest, double *total) {
+    Sixteen sums = {0};
+    for (int j = 0; j < BLOCK; j += KEYS) sums += NAME(fast_exponential)(SIXTEEN(y + j) - largest);
+    if (largest > before) *total *= NAME(exponential)((double)before - largest);
+    *total += total_of(sums);
+}
+
+/* The best output of every row but those in `never`; on request all outputs, and the probabilities of the
+ * two best [rows][2]. */
 static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t *never, int nevers,
-                       int32_t *best, float *value, float *all, Scratch *s) {
+                       int32_t *best, float *value, float *all, double *two, Scratch *s) {
     NAME(quantize)(m, x, rows, s->bytes, s->largest);
     for (int r = 0; r < rows; r++) value[r] = -INFINITY, best[r] = 0;
+    if (two) /* meanwhile the sum of powers, and the second largest output */
+        for (int r = 0; r < rows; r++) two[2 * r] = 0, two[2 * r + 1] = -INFINITY;
     BEGIN_PRODUCTS;
     for (int n = 0; n < m->outputs; n += BLOCK) {
         const Scaling *scaling = scaling_of(m, block_of(m, n));
@@ -160,13 +181,26 @@ static void NAME(best)(const Linear *m, const float *x, int rows, const int32_t 
             for (int i = 0; i < nevers; i++)
                 if (never[i] >= n && never[i] < n + count) y[never[i] - n] = -INFINITY;
             if (all) memcpy(all + (size_t)r * m->outputs + n, y, count * sizeof(float));
-            int above = 0; /* seldom; compilers make vectors of this loop, not of the next one */
+            int above = 0; /* seldom; compilers make vectors of this loop, not of the next ones */
+            float before = value[r], least = two ? (float)two[2 * r + 1] : before;
             for (int j = count; j < BLOCK; j++) y[j] = -INFINITY;
-            for (int j = 0; j < BLOCK; j++) above |= y[j] > value[r];
-            if (!above) continue;
-            for (int j = 0; j < count; j++)
-                if (y[j] > value[r]) value[r] = y[j], best[r] = n + j;
+            for (int j = 0; j < BLOCK; j++) above |= y[j] > least;
+            if (above)
+                for (int j = 0; j < count; j++) {
+                    if (y[j] > value[r])
+                        least = value[r], value[r] = y[j], best[r] = n + j;
+                    else if (y[j] > least)
+                        least = y[j];
+                }
+            if (!two) continue;
+            two[2 * r + 1] = least;
+            NAME(add_powers)(y, before, value[r], two + 2 * r);
         }
     }
     END_PRODUCTS;
+    if (two)
+        for (int r = 0; r < rows; r++) {
+            two[2 * r] = 1 / two[2 * r];
+            two[2 * r + 1] = NAME(exponential)(two[2 * r + 1] - value[r]) * two[2 * r];
+        }
 }

@@ -124,15 +124,19 @@ class NativeMatrix:
         return result
 
     def best(
-        self, rows: NDArray[Any], never: NDArray[np.int32], scores: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]:
-        """The best output of every row [R, in] but those in `never`, its score, and all scores."""
+        self, rows: NDArray[Any], never: NDArray[np.int32], scores: bool, two_best: bool = False
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+        """The best output of every row [R, in] but those in `never`, and its score.
+
+        If asked for, all scores, and the probabilities [R, 2] of the two best.
+        """
         count = len(rows)
         best, value = np.empty(count, np.int32), np.empty(count, np.float32)
         everything = np.empty((count, self.linear.outputs), np.float32) if scores else None
+        two = np.empty((count, 2)) if two_best else None
 
         def compute(part: slice) -> None:
-            numbers = (best, value, everything)
+            numbers = (best, value, everything, two)
             some = [address(None if array is None else array[part]) for array in numbers]
             self.code.call(
                 "waitinfo_best", ctypes.byref(self.linear), len(rows[part]), address(rows[part]),
@@ -140,7 +144,7 @@ class NativeMatrix:
             )  # fmt: skip
 
         run(divide(count), compute)
-        return best.astype(np.int64), value, everything
+        return best.astype(np.int64), value, everything, two
 
 
 def _arrays(prepared: Preparation) -> list[NDArray[Any]]:

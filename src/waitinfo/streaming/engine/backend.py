@@ -110,8 +110,10 @@ class HostBackend(Backend):
         self.computes_again = system.computes_again(model.config)
         self.rereads = system.simultaneous and not self.causal
         self._for_arrays = getattr(system.ready, "for_arrays", False)
-        self._asks_state = bool(system.memory) or not set(OF_STATE).isdisjoint(system.asks)
-        self._by_numbers = self._for_arrays and not self._asks_state
+        self._asks_sides = not set(OF_STATE).isdisjoint(system.asks)
+        self._asks_state = bool(system.memory) or self._asks_sides
+        self._by_numbers = self._for_arrays and not self._asks_sides
+        self._in_arrays = self.model.numbers == "numpy"
         self._decides_after = system.decides_after
 
     @abstractmethod
@@ -243,7 +245,7 @@ class HostBackend(Backend):
     def _may_write(self, rows: Chosen) -> Numbers:
         """[R] whether rows compute their next token now."""
         if self._alone(rows):
-            return np.array([self._may(rows.item())])
+            return np.array([bool(self._may(rows.item()))])
         return self._may(rows)
 
     def _may(self, rows: Chosen | int) -> Any:
@@ -251,7 +253,6 @@ class HostBackend(Backend):
         slots = self.slots
         state, least, ready = slots.standing(rows), slots.least[rows], self.system.ready
         if self._asks_state:
-            assert not isinstance(rows, int)
             state.asked = slots.asked(rows, self.system)
         wanted: Any = ready(state) if self._for_arrays else ask(ready, state)
         if slots.forced:
@@ -328,8 +329,10 @@ class HostBackend(Backend):
 
     def _ask(self, method: str, state: PolicyState, found: Candidates) -> Numbers:
         """[R] or [R, M] what a method of the policy says about a step."""
-        found_out: Numbers = ask(getattr(self.system, method), state, found.step)
-        return found_out
+        asked = getattr(self.system, method)
+        if self._in_arrays and getattr(asked, "for_arrays", False):
+            return asked(state, found.step)  # type: ignore[no-any-return]
+        return ask(asked, state, found.step)  # type: ignore[no-any-return]
 
     def _predict_before(self, rows: Chosen, state: PolicyState) -> Numbers:
         """[R] `Step.before`. After a refusal it may be known, else it takes another pass."""

@@ -51,7 +51,7 @@ class NativeBackend(PlainBackend):
         self.writing = NativeWriting(
             side, self.next_x, self.next_info, (slots.read, slots.written),
             self.info if self._compares else None, aware, "logits" in system.asks,
-            slots.capacity if "attention" in system.asks else 0,
+            "two_best" in system.asks, slots.capacity if "attention" in system.asks else 0,
         )  # fmt: skip
 
     def _new_caches(self, source: int, target: int) -> None:
@@ -147,9 +147,10 @@ class NativeBackend(PlainBackend):
     ) -> Candidates:
         asks = self.system.asks
         states, shares = self._decode_again(rows, rows, state)
-        best, value, scored = self.native.best(states, "logits" in asks)
+        best, value, scored, two = self.native.best(states, "logits" in asks, "two_best" in asks)
         tokens: Any = best if forced is None else np.where(forced > 0, forced, best)
-        every = {"logits": scored, "states": states, "attention": shares, "before": before}
+        every = {"logits": scored, "two_best": two, "states": states}
+        every |= {"attention": shares, "before": before}
         asked: Any = {name: every[name] for name in every if name in asks}
         step = Step(tokens, [], self.model.write_logits(states), asked)
         return Candidates(tokens.tolist(), [0.0] * len(rows), np.isfinite(value).tolist(), step)
@@ -207,7 +208,7 @@ class NativeBackend(PlainBackend):
     def _step(self, tokens: list[int], state: PolicyState, before: Numbers | None) -> Step:
         arrays, count, asks = self.writing.arrays, len(tokens), self.system.asks
         asked: dict[str, Any] = {}
-        for name, array in (("logits", "scored"), ("states", "x")):
+        for name, array in (("logits", "scored"), ("two_best", "two"), ("states", "x")):
             if name in asks:
                 asked[name] = arrays[array][:count]
         if "attention" in asks:

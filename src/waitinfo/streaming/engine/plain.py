@@ -16,7 +16,7 @@ from waitinfo.model.views import AttentionReport, CachePosition, Decoded, Embedd
 from waitinfo.streaming.engine.backend import PASS_TOKENS, Candidates, HostBackend, Rules
 from waitinfo.streaming.engine.slots import Chosen, Numbers, Slots, target_positions
 from waitinfo.systems.base import System
-from waitinfo.systems.interface import PolicyState, Step, ask
+from waitinfo.systems.interface import PolicyState, Step, ask, two_best
 from waitinfo.text.special import BOS, EOS, PAD
 
 Own = Any  # numbers of the model: a tensor, or an array
@@ -202,6 +202,8 @@ class PlainBackend(HostBackend):
             tokens, finite = model.best(logits)
             every = {"logits": logits, "states": states, "before": before}
             asked = {name: value for name, value in every.items() if name in asks}
+            if "two_best" in asks:
+                asked["two_best"] = two_best(logits)
             if "attention" in asks:
                 asked["attention"] = decoded.attention(last)
             write = model.write_logits(states)

@@ -223,9 +223,18 @@ class Slots:
         counts: Any = (self.k[rows], read, written, complete, *infos)
         return PolicyState(*counts)
 
-    def asked(self, rows: Chosen, system: System) -> dict[str, Any]:
-        """What the policy `asks` for about some rows, beyond the counts that it always gets."""
+    def asked(self, rows: Chosen | int, system: System) -> dict[str, Any]:
+        """What the policy `asks` for about some rows, beyond the counts that it always gets.
+
+        Of one slot by its number, that is its memory alone.
+        """
         found: dict[str, Any] = {}
+        if system.memory:
+            found["memory"] = (
+                self.memory[rows : rows + 1] if isinstance(rows, int) else self.memory[rows]
+            )
+        if isinstance(rows, int):
+            return found
         sides: list[tuple[Side, Numbers, Numbers]] = [
             ("source", self.sources, self.read[rows]),
             ("target", self.targets, self.written[rows]),
@@ -237,8 +246,6 @@ class Slots:
                 of_rows = zip(rows.tolist(), counts.tolist(), strict=True)
                 ids = [tokens[slot, :count].tolist() for slot, count in of_rows]
                 found[f"{side}_words"] = system.words(side, ids)
-        if system.memory:
-            found["memory"] = self.memory[rows]
         return found
 
     def history(self, slot: int) -> tuple[list[int], list[int], list[int]]:

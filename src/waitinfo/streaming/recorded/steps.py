@@ -33,7 +33,7 @@ from waitinfo.streaming.recorded.memory import (
     PagedSide,
 )
 from waitinfo.systems.base import System
-from waitinfo.systems.interface import NONE, PolicyState, Step
+from waitinfo.systems.interface import NONE, PolicyState, Step, two_best
 from waitinfo.text.special import BOS, EOS, PAD
 
 # Rows of the tables that travel between host and device.
@@ -292,6 +292,8 @@ class Steps:
         for name, value in (("logits", logits), ("states", states)):
             if name in asks:
                 asked[name] = value
+        if "two_best" in asks:
+            asked["two_best"] = two_best(logits)
         if "attention" in asks:
             asked["attention"] = decoded.attention()
         return Step(tokens, decoded.extras, model.write_logits(states), asked), logits
