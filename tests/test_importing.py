@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -343,7 +344,9 @@ def test_firefox_students_write_what_bergamot_writes(pair: str, tmp_path: Path) 
     So along its translations, its token is either the best here, or close to it.
     """
     lines = bergamot_lines(pair, COUNT)
-    import_model(firefox_model(pair), tmp_path / "m", "float32")
+    for file in firefox_model(pair).iterdir():  # as they are offered for download
+        (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes(), 1))
+    import_model(tmp_path / f"model.{pair}.intgemm.alphas.bin.gz", tmp_path / "m", "float32")
     loaded = load_model(tmp_path / "m", "cpu", system="full")
     source, target = loaded.vocabulary.source, loaded.vocabulary.target
     model, gaps, count = loaded.model, [], 0
@@ -387,8 +390,14 @@ def test_refusals_name_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[
         (folder / name).unlink()
     (folder / "model.x.bin").write_bytes(b"nothing")
     (folder / "vocab.spm").write_bytes(toy_tokenizer().model)
-    with pytest.raises(WaitinfoError, match="not a binary file of Marian"):
-        read_published(folder)
+    for given in (folder, folder / "model.x.bin"):
+        with pytest.raises(WaitinfoError, match="not a binary file of Marian"):
+            read_published(given)
+    for ending, message in ((".gz", "cannot be unpacked"), (".zst", "zstd -d")):
+        next(folder.glob("model*")).rename(folder / f"model.x.bin{ending}")
+        with pytest.raises(WaitinfoError, match=message):
+            read_published(folder)
+    (folder / "model.x.bin.zst").rename(folder / "model.x.bin")
     for arguments, message in (
         (["--import", "nowhere", "--out", str(tmp_path / "o")], "no such"),
         (["--import", str(folder)], "give --out"),

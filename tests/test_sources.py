@@ -38,6 +38,7 @@ def test_a_published_model_is_imported_once(published: Path) -> None:
     assert (found / "config.json").stat().st_mtime_ns == changed
     assert find_source(published, "float32") != found
     weights = published / "model.safetensors"
+    assert find_source(weights) == found  # a file stands for its folder
     weights.write_bytes(weights.read_bytes())  # another time of change
     assert find_source(published) != found
     assert find_source(found) == found
@@ -54,17 +55,21 @@ def test_a_model_without_a_card_shows_its_shape(
     assert f"- encoder: {config['encoder_layers']} layers, reads whole prefixes\n" in shown
 
 
-@pytest.mark.parametrize("verb", ["translate", "evaluate"])
+@pytest.mark.parametrize("verb", ["translate", "evaluate", "analyse", "distill"])
 def test_verbs_take_published_models(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     text = tmp_path / "text.de"
     text.write_text("bab dudo geg.\nge du.\n", "utf-8")
-    model = ["--model", str(published), "--from", "de", "--to", "en", "--system", "wait-k"]
+    option = "--teacher" if verb == "distill" else "--model"
+    model = [option, str(published), "--from", "de", "--to", "en", "--system", "wait-k"]
     files = {
         "translate": ["--input", str(text), "--out", str(tmp_path / "out")],
         "evaluate": ["--source", str(text), "--reference", str(text), "--out", str(tmp_path / "p")],
+        "analyse": ["--source", str(text), "--reference", str(text), "--k", "2"],
+        "distill": ["--text", str(text), "--out", str(tmp_path / "out.tsv")],
     }
+    files["analyse"] += ["--out", str(tmp_path / "a")]
     with pytest.raises(SystemExit) as stop:
         main([verb, *model, *files[verb]])
     assert not stop.value.code, capsys.readouterr().err
@@ -72,6 +77,11 @@ def test_verbs_take_published_models(
     expected = load(published, system="wait-k", languages=languages).translate("ge du.")
     if verb == "translate":
         assert (tmp_path / "out").read_text("utf-8").splitlines()[1] == expected
+    elif verb == "distill":
+        assert (tmp_path / "out.tsv").exists()  # random weights write nothing worth keeping
+    elif verb == "analyse":
+        found = json.loads((tmp_path / "a" / "difficulty.json").read_text("utf-8"))
+        assert found["difficulty"]["length"]
     else:
         (point,) = (tmp_path / "p").glob("*.json")
         assert json.loads(point.read_text("utf-8"))["test"]["sentences"] == 2

@@ -7,7 +7,9 @@ import json
 import lzma
 import random
 import unicodedata
+from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commands import done_quietly
-from tests.streams import model_with, toy_tokenizer
+from tests.streams import calibration, model_with, toy_tokenizer
 from tests.tools import METRICS, simuleval, simuleval_python
 from waitinfo import Translator, load
+from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation.trace import CHARACTERS, WORDS, Units, arrivals
 from waitinfo.streaming.decoder import Decoder
 from waitinfo.streaming.event import Event
+from waitinfo.streaming.lag import letter_count
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import Reader, WordBuilder
 from waitinfo.text import tokenizer as tokenizers
@@ -343,6 +347,39 @@ def test_latency_equals_simuleval_in_characters(run: Path) -> None:
     assert delays == [line["delays"] for line in logged]
     for metric in METRICS:
         assert point["word"][metric] == pytest.approx(found[metric], abs=1e-6), metric
+
+
+def test_letters_of_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None:
+    for text in (*made_up(5, 40), "私 東京。 abc 😀行"):
+        tokens = tokenizer.encode(text)
+        counts = list(accumulate(letter_count(tokenizer.piece(token)) for token in tokens))
+        assert counts[-1] == len("".join(text.split()))
+        for read, count in enumerate(counts, 1):
+            seen = "".join(tokenizer.decode(tokens[:read]).split())
+            assert count == len(seen) or "\ufffd" in seen
+
+
+def test_a_lag_in_letters_is_held_however_text_arrives(tokenizer: Tokenizer) -> None:
+    """What a stream counts is what the calibration counts, whole or letter by letter."""
+    translator = Translator(model_with(tokenizer), streams=1, capacity=48)
+    words = calibration(whole=True)
+    translator.dials.calibration = replace(words, source=CHARACTERS, target=CHARACTERS)
+    text, turns = "".join(made_up(6, 8)), []
+    for pieces in ([text], list(text)):
+        stream = translator.stream(lag=4.0, history=None, raw=True)
+        controller = stream._channel.controller
+        for piece in pieces:
+            stream.push(piece)
+        stream.finish()
+        assert controller is not None
+        read = sum(
+            letter_count(e.token) for e in stream.trace if e.kind == "READ" and e.token != "</s>"
+        )
+        assert controller._meter.totals[0] == 100 + read == 100 + len(text)
+        turns.append(stream.turns)
+    assert turns[0] == turns[1] and len(turns[0]) > 1
+    with pytest.raises(WaitinfoError, match="from 1.00 to 9.00 characters"):
+        translator.stream(lag=77)
 
 
 def test_letters_that_the_vocabulary_does_not_have_are_looked_at_once() -> None:

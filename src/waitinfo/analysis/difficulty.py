@@ -49,6 +49,11 @@ def alignments(
     progress.stage("alignments", len(sources))
     found: dict[int, list[int]] = {}
     layers: list[Tensor] = []
+    first = 0  # of the tokens of the text
+    if opening := loaded.opening:
+        first = 1
+        sources = [[opening.source, *tokens] for tokens in sources]
+        targets = [[opening.target, *tokens] for tokens in targets]
 
     def keep(_: ForcedGroup, weights: Weights) -> None:
         if weights.kind == "cross":
@@ -60,7 +65,7 @@ def alignments(
         for row, i in enumerate(forced.index):
             n, m = len(sources[i]), len(targets[i])
             # The position that is given token i - 1 writes token i.
-            found[i] = mean[row, :m, :n].argmax(-1).tolist() if n else []
+            found[i] = mean[row, first:m, first:n].argmax(-1).tolist() if n > first else []
         progress.advance(len(found))
     return [found[i] for i in range(len(sources))]
 

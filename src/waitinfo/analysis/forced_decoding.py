@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from waitinfo.errors import WaitinfoError
-from waitinfo.model.attention import attend, merge_heads, split_projection
+from waitinfo.model.attention import SelfAttention, attend, merge_heads, split_projection
 from waitinfo.model.integers.in_torch import in_torch
 from waitinfo.model.transformer import Transformer
 from waitinfo.progress import Progress, Silent
@@ -104,7 +104,8 @@ def observed(model: Transformer, observer: Observer) -> Iterator[None]:
     for number, layer in enumerate(model.encoder_layers):
         places.append(("encoder", number, layer.attention))
     for number, layer in enumerate(model.decoder_layers):
-        places.append(("decoder", number, layer.attention))
+        if isinstance(layer.attention, SelfAttention):  # not a recurrent unit
+            places.append(("decoder", number, layer.attention))
         places.append(("cross", number, layer.cross))
     before = [(module, module.attend) for _, _, module in places]
     try:

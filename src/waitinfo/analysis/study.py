@@ -159,7 +159,8 @@ class Study:
         loaded = self.main.evaluation.loaded
         if not isinstance(loaded.model, IntegerModel):
             return loaded
-        return load_model(loaded.folder, str(loaded.model.device), "float32")
+        floats = load_model(loaded.folder, str(loaded.model.device), "float32")
+        return floats.between(loaded.languages.source, loaded.languages.target)
 
     def line(self, index: int) -> int:
         """The line of a sentence in its file, from 1."""

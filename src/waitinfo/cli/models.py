@@ -132,7 +132,7 @@ def _facts(model: BundledModel) -> str:
     facts = {
         "languages": f"{languages.source or 'unknown'} → {languages.target or 'unknown'}",
         "system": model.system,
-        "lags in words": measured,
+        "lags": measured,
         "encoder": f"{shape['encoder_layers']} layers, reads {reads}",
         "decoder": f"{shape['decoder_layers']} layers, {shape.get('decoder', 'attention')}",
         "width": shape["width"],

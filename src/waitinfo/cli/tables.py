@@ -149,7 +149,7 @@ def condition_table(found: dict[Condition, list[Point]]) -> None:
 
 def calibration_table(system: System, calibration: Calibration) -> None:
     table = Table()
-    for column in (system.dial.name if system.dial else "", "LAAL, words", "BLEU"):
+    for column in (system.dial.name if system.dial else "", f"LAAL, {calibration.source}", "BLEU"):
         table.add_column(column, justify="right")
     for point in calibration.points:
         table.add_row(f"{point.k:g}", _cell(point.lag), _cell(point.BLEU))

@@ -40,16 +40,18 @@ def calibrate(
     evaluation: Evaluation, decodings: Sequence[Decoding], progress: Progress | None = None
 ) -> Calibration:
     """Measure lag and quality at every dial value."""
-    evaluation.test.check_words("--calibrate: the lag of a stream")
     if len({decoding.k for decoding in decodings}) < 2:
         raise WaitinfoError("--calibrate: give two values of --k or more")
     dial = evaluation.loaded.system.dial
     assert dial is not None
     references = evaluation.test.references
+    units = evaluation.test.units
     by_dial: dict[float, list[WordTrace]] = {}
+    streamed: dict[float, list[WordTrace]] = {}  # where delays are counted as streams count them
     for decoding in sorted(decodings, key=lambda decoding: decoding.k):
         found = evaluation.translate(decoding, progress=progress)
         by_dial[decoding.k] = evaluation.traces(found)
+        streamed[decoding.k] = evaluation.traces(found, as_streams=True)
     written = sum(len(t.words) for traces in by_dial.values() for t in traces)
     if not written:
         raise WaitinfoError("--calibrate: the model writes nothing on this set")
@@ -59,5 +61,5 @@ def calibrate(
         lag = corpus_latency(evaluation.word_lags(traces), PROFILES["word"])["LAAL"]
         if lag is not None:
             score = bleu([trace.text for trace in traces], references)
-            points.append(CalibrationPoint(k, lag, measured_lag(traces, pace), score))
-    return Calibration(tuple(points), dial.whole, pace)
+            points.append(CalibrationPoint(k, lag, measured_lag(streamed[k], pace), score))
+    return Calibration(tuple(points), dial.whole, pace, units.source, units.target)

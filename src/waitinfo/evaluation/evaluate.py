@@ -224,9 +224,9 @@ class Evaluation:
 
     # Scoring
 
-    def traces(self, found: Sequence[Hypothesis]) -> list[WordTrace]:
+    def traces(self, found: Sequence[Hypothesis], as_streams: bool = False) -> list[WordTrace]:
         return [
-            word_trace(self.loaded.vocabulary, source, hypothesis, self.test.units)
+            word_trace(self.loaded.vocabulary, source, hypothesis, self.test.units, as_streams)
             for source, hypothesis in zip(self.test.sources, found, strict=True)
         ]
 

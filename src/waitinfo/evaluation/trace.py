@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from waitinfo.streaming.decoder import Hypothesis
+from waitinfo.streaming.lag import letter_count
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import Reader, WordBuilder
 from waitinfo.text.scripts import mostly_unspaced
 from waitinfo.text.special import EOS
 from waitinfo.text.tokenizer import Tokenizer, Vocabulary
-
-WORDS, CHARACTERS = "words", "characters"
+from waitinfo.trained.calibration import CHARACTERS, WORDS
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,23 @@ class WordTrace:
 
 
 def word_trace(
-    vocabulary: Vocabulary, source: str, hypothesis: Hypothesis, units: Units | None = None
-) -> WordTrace:
+    vocabulary: Vocabulary, source: str, hypothesis: Hypothesis, units: Units | None = None,
+    as_streams: bool = False,
+) -> WordTrace:  # fmt: skip
     """Convert a token-level hypothesis to units.
 
     All tokens of a source word arrive together, and end-of-sentence arrives with the last word. In
     characters, a token arrives when no further character can change it. A target word is shown when
     the first token of the next word, or end-of-sentence, is written. Its delay is the delay of that
     token. A character of a script without spaces is shown with its own token.
+
+    as_streams: characters of the source count when their token is read, not when they arrive.
     """
     units = units or Units()
     arrived, count = arrivals(vocabulary.source, source, units.source)
+    if as_streams and units.source == CHARACTERS:
+        pieces = [vocabulary.source.piece(token) for token in vocabulary.source.encode(source)]
+        arrived = [*accumulate(map(letter_count, pieces)), count]
     builder = WordBuilder(vocabulary.target)
     shown: list[str] = []
     delays: list[int] = []

@@ -7,8 +7,10 @@ weight is the integer divided by m.
 
 from __future__ import annotations
 
+import gzip
 import re
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +45,32 @@ NEEDED = {  # settings that this reader understands
 
 def find(folder: Path) -> tuple[Path, list[Path]] | None:
     """The model and the vocabularies of a folder, if it holds a Firefox model."""
-    models = sorted(folder.glob("model*.bin"))
-    vocabularies = sorted(folder.glob("*vocab*.spm"), key=lambda path: "trg" in path.name)
+    models = _found(folder, "model*.bin")
+    vocabularies = sorted(_found(folder, "*vocab*.spm"), key=lambda path: "trg" in path.name)
     return (models[0], vocabularies) if len(models) == 1 and vocabularies else None
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    """Files as they are published, packed or not."""
+    return sorted(folder.glob(pattern)) or sorted(folder.glob(f"{pattern}.gz"))
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as file:
+            return file.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise WaitinfoError(f"{path}: cannot be unpacked ({error})") from None
 
 
 def read(model: Path, vocabularies: list[Path]) -> Published:
     tensors = _tensors(model)
     settings = _settings(tensors, model)
-    source = PieceFile(vocabularies[0].read_bytes(), str(vocabularies[0]))
-    if any(path.read_bytes() != vocabularies[0].read_bytes() for path in vocabularies[1:]):
+    text, *others = map(_content, vocabularies)
+    source = PieceFile(text, str(vocabularies[0]))
+    if any(other != text for other in others):
         raise WaitinfoError(f"{model}: two vocabularies; only models with a joint one can be read")
     texts = [piece.text for piece in source.pieces]
     order = [n for n, piece in enumerate(source.pieces) if piece.text not in ("</s>", "<unk>")]
@@ -89,7 +107,7 @@ def _languages(model: Path) -> Languages:
 
 def _tensors(path: Path) -> dict[str, tuple[int, tuple[int, ...], memoryview]]:
     """Type, shape and data of every tensor."""
-    data = memoryview(path.read_bytes())
+    data = memoryview(_content(path))
     try:
         version, count = struct.unpack_from("<QQ", data)
         if version != 1 or count > 100_000:

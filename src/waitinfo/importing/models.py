@@ -16,7 +16,7 @@ import torch
 from waitinfo.errors import WaitinfoError
 from waitinfo.importing import bergamot, ctranslate2, m2m100, opus
 from waitinfo.importing.published import Published
-from waitinfo.importing.sources import PICKLES, pickle_refusal
+from waitinfo.importing.sources import PICKLES, pickle_refusal, whole_model
 from waitinfo.model.config import ModelConfig
 from waitinfo.model.integers.measuring import measure_inputs
 from waitinfo.model.transformer import Transformer
@@ -26,7 +26,7 @@ from waitinfo.text.languages import UNKNOWN, Languages, find_code
 from waitinfo.trained.saving import STORED, save_model
 
 SILENT = Silent()
-SYSTEM = "local-agreement"  # of an imported model, unless another is asked for
+SYSTEM = "alignatt"  # of an imported model, unless another is asked for
 REFUSED = {  # kinds of transformers, and what of them cannot be imported
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), "relative positions"),
     **dict.fromkeys(("bart", "mbart", "plbart", "blenderbot"), "learned positions"),
@@ -34,6 +34,7 @@ REFUSED = {  # kinds of transformers, and what of them cannot be imported
     "fsmt": "separate vocabularies",
     "encoder-decoder": "two models joined",
 }
+PACKED = (".zst", ".zstd")
 KINDS = (
     "a Firefox or Bergamot folder (model.*.bin and vocab.*.spm), a CTranslate2 folder (model.bin), "
     "an .argosmodel file, or a Marian, M2M100 or NLLB folder of transformers (config.json and "
@@ -45,6 +46,7 @@ def read_published(source: Path) -> Published:
     """Read a published model of any kind that is known."""
     if not source.exists():
         raise WaitinfoError(f"{source}: no such file or folder; give {KINDS}")
+    source = whole_model(source)
     if source.is_file():
         if source.name.endswith(ctranslate2.PACKAGE):
             return ctranslate2.read_package(source)
@@ -80,6 +82,8 @@ def _from_transformers(source: Path, config: dict[str, Any]) -> Published:
 def _refuse(path: Path) -> None:
     if path.name.endswith(PICKLES):
         raise WaitinfoError(pickle_refusal(path, path.parent))
+    if path.name.endswith(PACKED):
+        raise WaitinfoError(f"{path}: unpack it first, with: zstd -d {path}")
 
 
 def _config(folder: Path) -> dict[str, Any]:

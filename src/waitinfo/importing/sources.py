@@ -21,14 +21,15 @@ from waitinfo.progress import Progress, Silent
 from waitinfo.trained.folder import CONFIG, bundled_models, find_model
 
 CACHE = "WAITINFO_CACHE"  # names another folder
-VERSION = 1  # of what an import makes; another one imports again
+VERSION = 2  # of what an import makes; another one imports again
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # What is fetched of a model on the hub: weights that are plain numbers, and text. No code, and no
 # pickles, which can run any.
 FETCHED = re.compile(
     r"(config|.*index|.*vocab.*|tokenizer.*|special.*|generation.*|calibration)\.(json|txt|yml)"
-    r"|.*\.(safetensors|spm|model|argosmodel)|model(\..*)?\.bin"
+    r"|.*\.(safetensors|model|argosmodel)|(.*\.spm|model(\..*)?\.bin)(\.gz)?"
 )
+WEIGHTS = (".safetensors", ".bin", ".bin.gz", ".argosmodel")
 PICKLES = (".pt", ".pth", ".ckpt", ".pkl", "pytorch_model.bin")
 Bar = Callable[[], AbstractContextManager[Progress]]  # opens a progress bar, if it takes time
 
@@ -41,14 +42,20 @@ def find_source(given: str | Path | None, dtype: str = "auto", bar: Bar = silent
     """The folder of a model: a folder or a bundled one as it is, a published one once imported."""
     if given is None or str(given) in bundled_models():
         return find_model(given)
-    path = Path(given).expanduser()
+    path = whole_model(Path(given).expanduser())
     if path.exists():
-        return imported(path, path.stem, dtype, bar) if is_published(path) else path
+        return imported(path, path.absolute().stem, dtype, bar) if is_published(path) else path
     if HUB_NAME.fullmatch(str(given)) and not path.parent.exists():  # else it is a slip
         path = fetch(str(given))
         name = str(given).rpartition("/")[2]
         return imported(path, name, dtype, bar) if is_published(path) else path
     return find_model(given)
+
+
+def whole_model(path: Path) -> Path:
+    """The folder of a file with weights, which needs the vocabulary and settings beside it."""
+    weights = path.name.endswith((".bin", ".bin.gz", ".safetensors", ".spm", ".spm.gz"))
+    return path.parent if weights and path.is_file() and not path.name.endswith(PICKLES) else path
 
 
 def is_published(path: Path) -> bool:
@@ -60,7 +67,7 @@ def is_published(path: Path) -> bool:
     try:
         config = json.loads((path / CONFIG).read_text("utf-8"))
     except (OSError, ValueError):
-        return any(path.glob("model*.bin")) or any(path.glob("*/model.bin")) or _pickled(path)
+        return any(path.glob("model*.bin*")) or any(path.glob("*/model.bin")) or _pickled(path)
     return isinstance(config, dict) and "format" not in config
 
 
@@ -132,7 +139,7 @@ def fetch(name: str) -> Path:
     except Exception as error:  # of the network, the hub or the name: it raises many kinds
         return _fetched_before(hub, name, error)
     wanted = [file for file in files if FETCHED.fullmatch(file)]
-    if not any(file.endswith((".safetensors", ".bin", ".argosmodel")) for file in wanted):
+    if not any(file.endswith(WEIGHTS) for file in wanted):
         if any(file.endswith(PICKLES) for file in files):
             raise WaitinfoError(pickle_refusal(name, name))
         raise WaitinfoError(f"{name}: has no weights that can be read")

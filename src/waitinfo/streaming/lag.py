@@ -18,7 +18,7 @@ from waitinfo.errors import number
 from waitinfo.streaming.event import Event
 from waitinfo.streaming.replay import DialState, Replay
 from waitinfo.systems import System, check_dial
-from waitinfo.trained.calibration import Calibration, interpolate, read_calibration
+from waitinfo.trained.calibration import WORDS, Calibration, interpolate, read_calibration
 
 SPAN = 25  # words shown after which a lag is measured within a sentence
 GAIN = 0.025  # share of the accumulated error that is corrected at a time
@@ -133,6 +133,38 @@ class WordCount:
             self.words += not self.inside
             self.inside = event.word is None
 
+    def kept(self, event: Event) -> int:
+        """Words that stay in view when a window moves on."""
+        assert event.kept is not None
+        return event.kept[0]
+
+
+class LetterCount(WordCount):
+    """The same in a script without spaces, in letters: those of the tokens that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: list[int] = []  # of the tokens in view
+
+    def read(self, event: Event) -> None:
+        if event.token == ENDS:
+            return
+        if event.read == 1:
+            self._sizes.clear()
+        self._sizes.append(letter_count(event.token))
+        self.words += self._sizes[-1]
+
+    def kept(self, event: Event) -> int:
+        self._sizes = self._sizes[len(self._sizes) - event.read :]
+        return sum(self._sizes)
+
+
+def letter_count(piece: str) -> int:
+    """Letters of a source token; of those that are bytes, the first stands for its letter."""
+    if piece.startswith("<0x"):
+        return int(not 0x80 <= int(piece[3:-1], 16) < 0xC0)
+    return 1 if piece == "<unk>" else len(piece.replace("▁", ""))
+
 
 class DialTurn(NamedTuple):
     """The dial from a place in a stream on."""
@@ -143,7 +175,7 @@ class DialTurn(NamedTuple):
 
 
 class LagController:
-    """Turns the dial of one stream so that the mean lag tends to `target` words.
+    """Turns the dial of one stream so that the mean lag tends to `target`.
 
     After every sentence, or SPAN words of a long one, the difference between goal and measured lag
     is added up. The dial is set for the goal plus a share (GAIN) of that sum: an integral
@@ -161,7 +193,7 @@ class LagController:
         self._set = self.goal  # the lag that the dial is set for
         self._behind = 0.0  # sum of the differences
         self._meter = LagMeter(calibration.pace)
-        self._count = WordCount()
+        self._count = WordCount() if calibration.source == WORDS else LetterCount()
         self._begun = False  # a sentence has begun since the controller took over
         self._first = 0  # sentences before this one are not observed
         self._states: OrderedDict[int, DialState] = OrderedDict()  # by sentence, at its beginning
@@ -211,7 +243,8 @@ class LagController:
             if event.kind == "READ":
                 self._count.read(event)
             elif event.word:
-                for _ in event.word.split():
+                shown = event.word.split()
+                for _ in shown if self.calibration.target == WORDS else "".join(shown):
                     self._correct(self._meter.show(self._count.words))
             self._note(event.sentence, event.written)
         if last:
@@ -235,7 +268,7 @@ class LagController:
     def _move(self, event: Event) -> None:
         """Source words that were read and stay in view count as read in the next window."""
         assert event.kept is not None
-        source, shown = event.kept
+        source, shown = self._count.kept(event), event.kept[1]
         if not self._begun:
             self._begun = event.sentence >= self._first
             self._meter.begin(shown)

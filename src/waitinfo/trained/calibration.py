@@ -2,7 +2,7 @@
 
 `waitinfo evaluate --calibrate` measures it on a development set and stores it in the model folder,
 for each system that the model was decoded with. Then a latency can be asked for by its name: a lag
-in words.
+in words, or in characters of a script without spaces.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "calibration.json"
 FORMAT = 1
+WORDS, CHARACTERS = "words", "characters"  # what lags are counted in; the latter without spaces
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Calibration:
     points: tuple[CalibrationPoint, ...]
     whole: bool  # the dial takes whole numbers only
     pace: float  # source words for each translated word
+    source: str = WORDS  # what the source, and lags, are counted in
+    target: str = WORDS
 
     def __post_init__(self) -> None:
         if len(self.points) < 2 or not self.lags[0] < self.lags[-1]:
@@ -69,7 +72,7 @@ class Calibration:
         if not self.lags[0] <= lag <= self.lags[-1]:
             raise WaitinfoError(
                 f"--lag {lag:g}: this model is calibrated for lags from {self.lags[0]:.2f} to "
-                f"{self.lags[-1]:.2f} words"
+                f"{self.lags[-1]:.2f} {self.source}"
             )
 
     def dial(self, lag: float) -> float:
@@ -112,7 +115,8 @@ def read_calibration(folder: Path, system: System) -> Calibration:
         options = asdict(type(system.options)())
         options |= without_removed(found["options"], "system", options)
         points = tuple(_point(point, system.dial) for point in found["points"])
-        calibration = Calibration(points, system.dial.whole, _positive(found["pace"]))
+        units = [_unit(unit) for unit in found.get("units", (WORDS, WORDS))]
+        calibration = Calibration(points, system.dial.whole, _positive(found["pace"]), *units)
     except (KeyError, TypeError, ValueError, AttributeError, WaitinfoError) as error:
         raise WaitinfoError(f"{folder / FILE}: damaged ({error!r}); run {how} again") from None
     if options != (now := asdict(system.options)):
@@ -134,6 +138,12 @@ def _point(stored: dict[str, Any], dial: Dial) -> CalibrationPoint:
     return point
 
 
+def _unit(name: object) -> str:
+    if name not in (WORDS, CHARACTERS):
+        raise ValueError(name)
+    return str(name)
+
+
 def _positive(pace: object) -> float:
     if not 0 < (value := number("pace", pace)) < math.inf:
         raise ValueError(pace)
@@ -148,10 +158,11 @@ def write_calibration(
     systems[system.name] = {
         "options": asdict(system.options),
         "pace": calibration.pace,
+        "units": [calibration.source, calibration.target],
         "points": [asdict(point) for point in calibration.points],
         **facts,
     }
-    text = json.dumps({"format": FORMAT, "unit": "words", "systems": systems}, indent=2)
+    text = json.dumps({"format": FORMAT, "systems": systems}, indent=2)
     write_file(folder / FILE, text + "\n")
 
 

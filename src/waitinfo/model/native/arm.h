@@ -69,23 +69,18 @@ static inline int32x4_t add_eight(int32x4_t sums, int16x8_t a, const int16_t *nu
     return vmlal_high_s16(vmlal_s16(sums, vget_low_s16(a), vget_low_s16(v)), a, v);
 }
 
-static void scores_neon(const int16_t *query, const int16_t *keys, int blocks, int pieces,
+static void scores_neon(const int16_t *query, const int16_t *keys, int length, int pieces,
                         const int16_t *next, int32_t *sums) {
-    for (int b = 0; b < blocks; b++, sums += KEYS) {
-        int32x4_t acc[KEYS];
-        for (int i = 0; i < KEYS; i++) acc[i] = vdupq_n_s32(0);
+    for (int j = 0; j < length; j += FOUR) {
+        int32x4_t acc[FOUR];
+        for (int i = 0; i < FOUR; i++) acc[i] = vdupq_n_s32(0);
         for (int p = 0; p < pieces; p++) {
             int16x8_t q = vld1q_s16(query + PIECE * p);
-            for (int i = 0; i < KEYS; i++, keys += PIECE, next += PIECE) {
-                if (i % 4 == 0) __builtin_prefetch(next);
-                acc[i] = add_eight(acc[i], q, keys);
-            }
+            __builtin_prefetch(next);
+            next += FOUR * PIECE;
+            for (int i = 0; i < FOUR; i++, keys += PIECE) acc[i] = add_eight(acc[i], q, keys);
         }
-        for (int i = 0; i < KEYS; i += 4) {
-            int32x4_t low = vpaddq_s32(acc[PLACE(i)], acc[PLACE(i + 1)]);
-            int32x4_t high = vpaddq_s32(acc[PLACE(i + 2)], acc[PLACE(i + 3)]);
-            vst1q_s32(sums + i, vpaddq_s32(low, high));
-        }
+        vst1q_s32(sums + j, vpaddq_s32(vpaddq_s32(acc[0], acc[1]), vpaddq_s32(acc[2], acc[3])));
     }
 }
 

@@ -9,7 +9,7 @@ static inline float NAME(round_row)(const float *x, int count, int16_t *out) {
     int whole = count / KEYS * KEYS, most; /* by their bits, in which what is not a number is the largest */
     for (int i = 0; i < whole; i += KEYS) {
         Whole v = *(const Whole *)(x + i) & 0x7fffffff;
-        tops = CHOOSE_WHOLE(v > tops, v, tops);
+        tops = HIGHER_WHOLE(v, tops);
     }
     most = TOP(tops);
     for (int i = whole; i < count; i++) {
@@ -53,10 +53,10 @@ static inline void NAME(round_to)(const float *x, int count, float c, int16_t *o
 static inline void NAME(store)(const Cache *cache, size_t head, int at, int width,
                                const int16_t *key, float unit, const int16_t *value) {
     int pieces = (width + PIECE - 1) / PIECE;
-    int16_t *k = cache->keys + (head * cache->keys_capacity + at / KEYS * KEYS) * pieces * PIECE;
-    k += PLACE(at % KEYS) * PIECE;
+    int16_t *k = cache->keys + (head * cache->keys_capacity + at / FOUR * FOUR) * pieces * PIECE;
+    k += at % FOUR * PIECE;
     for (int p = 0; p < pieces; p++)
-        memcpy(k + (size_t)p * KEYS * PIECE, key + p * PIECE, PIECE * sizeof(int16_t));
+        memcpy(k + (size_t)p * FOUR * PIECE, key + p * PIECE, PIECE * sizeof(int16_t));
     cache->units[head * cache->keys_capacity + at] = unit;
     pair *v = (pair *)(cache->values + (head * cache->values_capacity + at / 2 * 2) * width);
     if (at % 2) /* compilers make vectors of whole pairs */
@@ -132,20 +132,13 @@ static inline float NAME(score)(const int32_t *sums, const float *units, float u
     for (int j = 0; j < length; j += KEYS) {
         Sixteen v = __builtin_convertvector(*(const Whole *)(sums + j), Sixteen) * (unit * SIXTEEN(units + j));
         int left = length - j;
-        if (bias) {
-            Sixteen more = none;
-            if (left >= KEYS)
-                more = SIXTEEN(bias + j);
-            else
-                memcpy(&more, bias + j, left * sizeof(float));
-            v += more;
-        }
+        if (bias) v += FIRST(bias + j, left);
         if (left <= KEYS) {
             if (own != 0) v += CHOOSE(places == left - 1, none + own, none); /* also if it is not a number */
             v = CHOOSE(places < left, v, least);
         }
         SIXTEEN(scores + j) = v;
-        most = CHOOSE(v > most, v, most);
+        most = HIGHER(v, most);
     }
     return LARGEST(most);
 }
@@ -181,73 +174,88 @@ static inline int NAME(next_queries)(const NAME(Attention) *a, NAME(Query) *at, 
     return count;
 }
 
-/* softmax(q k + bias) v for all queries of a pass, all rounded.
+/* How far an attention has come: the queries that are next, and where those behind them begin. */
+typedef struct {
+    NAME(Query) at, next[QUERIES];
+    int begin, count;
+} NAME(Progress);
+
+static NAME(Progress) NAME(begin_attention)(const NAME(Attention) *a) {
+    NAME(Progress) p = {0};
+    p.count = NAME(next_queries)(a, &p.at, &p.begin, p.next);
+    return p;
+}
+
+/* softmax(q k + bias) v for the next queries of a pass, all rounded.
  *
  * Some go through each step together, so that one does not wait for another. Values are asked for
  * while scores are computed, and meanwhile with values the keys of the next queries. */
-static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
-    int heads = a->heads, width = a->width, pieces = (width + PIECE - 1) / PIECE, begin = 0;
-    NAME(Query) at = {0, 0}, now[QUERIES], then[QUERIES] = {{0, 0}};
-    int count = NAME(next_queries)(a, &at, &begin, now);
-    while (count) {
-        int coming = NAME(next_queries)(a, &at, &begin, then), room = s->keys;
-        int16_t query[QUERIES][MOST_WIDTH];
-        int32_t sums[MOST_WIDTH];
-        float unit[QUERIES], largest[QUERIES], total[QUERIES];
-        size_t place[QUERIES];
-        int length[QUERIES];
-        for (int i = 0; i < count; i++) {
-            int r = now[i].r;
-            unit[i] = NAME(round_row)(a->queries + (size_t)r * a->stride + now[i].head * width, width, query[i]);
-            for (int c = width; c < pieces * PIECE; c++) query[i][c] = 0;
-            place[i] = (size_t)a->row[r] * heads + now[i].head;
-            length[i] = a->length[r] + a->plus;
-        }
-        for (int i = 0; i < count; i++)
-            SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), (length[i] + KEYS - 1) / KEYS, pieces,
-                   NAME(values_of)(a->cache, place[i], width), s->scores + i * room);
-        for (int i = 0; i < count; i++) {
-            int r = now[i].r;
-            const float *bias = a->bias ? a->bias + (size_t)r * a->bias_stride : 0;
-            largest[i] = NAME(score)(s->scores + i * room, a->cache->units + place[i] * a->cache->keys_capacity,
-                                     unit[i], length[i], bias, a->info ? a->info[r] - 1 : 0, s->weights + i * room);
-        }
-        float *powers = (float *)s->scores;
-        for (int i = 0; i < count; i++)
-            total[i] = NAME(fast_powers)(s->weights + i * room, largest[i], (length[i] + KEYS - 1) / KEYS,
-                                         powers + i * room);
-        for (int i = 0; i < count; i++) {
-            int16_t *shares = s->shares + i * room;
-            float *out = a->out + ((size_t)now[i].r * heads + now[i].head) * width;
-            /* What is made of what is not a number must not be one either. */
-            if (!NAME(fast_shares)(powers + i * room, total[i], (length[i] + KEYS - 1) / KEYS, shares) &&
-                !NAME(softmax)(s->weights + i * room, length[i], shares)) {
-                memset(shares, 0, room * sizeof(int16_t));
-                for (int c = 0; c < width; c++) out[c] = NAN;
-                continue;
-            }
-            size_t later = (size_t)a->row[then[i < coming ? i : 0].r] * heads + then[i < coming ? i : 0].head;
-            MIX(shares, NAME(values_of)(a->cache, place[i], width), length[i], width,
-                NAME(keys_of)(a->cache, later, width), sums);
-            for (int c = 0; c < width; c++) out[c] = (float)sums[c] * a->value_unit;
-            __builtin_prefetch(a->cache->units + later * a->cache->keys_capacity);
-        }
-        for (int i = 0; i < count && a->shares; i++) {
-            size_t of = ((size_t)now[i].r * a->layers + a->number) * heads + now[i].head;
-            int16_t *out = a->shares->of + of * a->shares->width;
-            memcpy(out, s->shares + i * room, length[i] * sizeof(int16_t));
-            memset(out + length[i], 0, (a->shares->width - length[i]) * sizeof(int16_t));
-        }
-        memcpy(now, then, sizeof(now));
-        count = coming;
+static void NAME(attend_some)(const NAME(Attention) *a, NAME(Progress) *p, Scratch *s) {
+    int heads = a->heads, width = a->width, pieces = (width + PIECE - 1) / PIECE, count = p->count;
+    NAME(Query) now[QUERIES], *then = p->next;
+    memcpy(now, then, sizeof(now));
+    int coming = NAME(next_queries)(a, &p->at, &p->begin, then), room = s->keys;
+    int16_t query[QUERIES][MOST_WIDTH];
+    int32_t sums[MOST_WIDTH];
+    float unit[QUERIES], largest[QUERIES], total[QUERIES];
+    size_t place[QUERIES];
+    int length[QUERIES];
+    for (int i = 0; i < count; i++) {
+        int r = now[i].r;
+        unit[i] = NAME(round_row)(a->queries + (size_t)r * a->stride + now[i].head * width, width, query[i]);
+        for (int c = width; c < pieces * PIECE; c++) query[i][c] = 0;
+        place[i] = (size_t)a->row[r] * heads + now[i].head;
+        length[i] = a->length[r] + a->plus;
     }
+    for (int i = 0; i < count; i++)
+        SCORES(query[i], NAME(keys_of)(a->cache, place[i], width), length[i], pieces,
+               NAME(values_of)(a->cache, place[i], width), s->scores + i * room);
+    for (int i = 0; i < count; i++) {
+        int r = now[i].r;
+        const float *bias = a->bias ? a->bias + (size_t)r * a->bias_stride : 0;
+        largest[i] = NAME(score)(s->scores + i * room, a->cache->units + place[i] * a->cache->keys_capacity,
+                                 unit[i], length[i], bias, a->info ? a->info[r] - 1 : 0, s->weights + i * room);
+    }
+    float *powers = (float *)s->scores;
+    for (int i = 0; i < count; i++)
+        total[i] = NAME(fast_powers)(s->weights + i * room, largest[i], (length[i] + KEYS - 1) / KEYS,
+                                     powers + i * room);
+    for (int i = 0; i < count; i++) {
+        int16_t *shares = s->shares + i * room;
+        float *out = a->out + ((size_t)now[i].r * heads + now[i].head) * width;
+        /* What is made of what is not a number must not be one either. */
+        if (!NAME(fast_shares)(powers + i * room, total[i], (length[i] + KEYS - 1) / KEYS, shares) &&
+            !NAME(softmax)(s->weights + i * room, length[i], shares)) {
+            memset(shares, 0, room * sizeof(int16_t));
+            for (int c = 0; c < width; c++) out[c] = NAN;
+            continue;
+        }
+        size_t later = (size_t)a->row[then[i < coming ? i : 0].r] * heads + then[i < coming ? i : 0].head;
+        MIX(shares, NAME(values_of)(a->cache, place[i], width), length[i], width,
+            NAME(keys_of)(a->cache, later, width), sums);
+        for (int c = 0; c < width; c++) out[c] = (float)sums[c] * a->value_unit;
+        __builtin_prefetch(a->cache->units + later * a->cache->keys_capacity);
+    }
+    for (int i = 0; i < count && a->shares; i++) {
+        size_t of = ((size_t)now[i].r * a->layers + a->number) * heads + now[i].head;
+        int16_t *out = a->shares->of + of * a->shares->width;
+        memcpy(out, s->shares + i * room, length[i] * sizeof(int16_t));
+        memset(out + length[i], 0, (a->shares->width - length[i]) * sizeof(int16_t));
+    }
+    p->count = coming;
 }
 
-/* Self-attention of new positions; their keys and values go to the cache first. Each position attends
- * to those up to its own, or, with `lengths`, to all of its row. */
-static void NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                 const int32_t *row, const int32_t *at, const int32_t *lengths,
-                                 const float *info, const Cache *cache, float *mixed, Scratch *s) {
+static void NAME(attend)(const NAME(Attention) *a, Scratch *s) {
+    NAME(Progress) p = NAME(begin_attention)(a);
+    while (p.count) NAME(attend_some)(a, &p, s);
+}
+
+/* Self-attention of new positions, whose keys and values go to the cache before it begins. Each
+ * position attends to those up to its own, or, with `lengths`, to all of its row. */
+static NAME(Attention) NAME(self_attention)(const Model *m, const Layer *layer, const float *x, int rows,
+                                            const int32_t *row, const int32_t *at,
+                                            const int32_t *lengths, const float *info,
+                                            const Cache *cache, Scratch *s) {
     int d = m->width, heads = m->heads, w = d / heads;
     int16_t key[MOST_WIDTH] = {0}, value[MOST_WIDTH];
     NAME(linear)(&layer->project, x, rows, s->wide, 0, s);
@@ -259,12 +267,11 @@ static void NAME(self_attention)(const Model *m, const Layer *layer, const float
             NAME(store)(cache, (size_t)row[r] * heads + h, at[r], w, key, key_unit, value);
         }
     }
-    NAME(Attention) a = {
+    return (NAME(Attention)){
         .cache = cache, .queries = s->wide, .row = row, .length = lengths ? lengths : at, .rows = rows,
         .heads = heads, .width = w, .stride = 3 * d, .plus = !lengths, .info = info, /* repeats `self_bias` of model/info.py */
-        .value_unit = layer->round_values / 12582912.0f / 2048.0f, .out = mixed,
+        .value_unit = layer->round_values / 12582912.0f / 2048.0f, .out = s->mixed,
     };
-    NAME(attend)(&a, s);
 }
 
 /* In the place of a decoder's self-attention: `ExactRecurrentUnit` of integers/exact.py. */
@@ -286,20 +293,6 @@ static void NAME(recurrent_unit)(const Model *m, const Layer *layer, const float
             result[i] = state < 0 ? 0 : state;
         }
     }
-}
-
-static void NAME(cross_attention)(const Model *m, const Layer *layer, const float *x, int rows,
-                                  const int32_t *row, const int32_t *visible, const float *bias,
-                                  int bias_stride, const Cache *memory, float round_values,
-                                  float *mixed, const Shares *shares, int number, Scratch *s) {
-    NAME(linear)(&layer->queries, x, rows, s->wide, 0, s);
-    NAME(Attention) a = {
-        .cache = memory, .queries = s->wide, .row = row, .length = visible, .rows = rows,
-        .heads = m->heads, .width = m->width / m->heads, .stride = m->width, .bias = bias,
-        .bias_stride = bias_stride, .value_unit = round_values / 12582912.0f / 2048.0f, .out = mixed,
-        .shares = shares, .layers = m->decoder_layers, .number = number,
-    };
-    NAME(attend)(&a, s);
 }
 
 /* Store keys and values [rows][layers][2][width] of the source, for all decoder layers. */

@@ -29,7 +29,7 @@ static inline double NAME(exponential)(double x) {
 /* exp(x) for x <= 0 in float32, with a relative error below 4e-7; what is below exp(-87) is taken for it. */
 __attribute__((always_inline)) static inline Sixteen NAME(fast_exponential)(Sixteen x) {
     const Sixteen none = {0}, least = none - 87.0f;
-    x = CHOOSE(x < least, least, x);
+    x = HIGHER(least, x);
     Sixteen n = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
     Whole scale = ((Whole)n + 127) << 23;
     n -= 12582912.0f;

@@ -85,7 +85,7 @@ int32_t waitinfo_pack(const int8_t *weights, int32_t outputs, int32_t inputs, co
 /* x W^T + b of rows x; `whole`: of whole numbers in -127 ... 127, which are not scaled. */
 int waitinfo_linear(int kind, const Linear *m, int rows, const float *x, float *y, int whole) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
+    if (!scratch_open(&s, 0, rows, 1, 4 * m->groups, 1)) return 0;
     if (whole) {
         kinds[kind]->take_whole(m, x, rows, s.bytes, s.largest);
         kinds[kind]->apply(m, rows, y, 0, &s);
@@ -110,7 +110,7 @@ int waitinfo_encode(int kind, const Model *m, int rows, float *x, const int32_t 
                     const int32_t *at, const float *info, const Cache *caches,
                     const Cache *memories, int keys) {
     Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    if (!scratch_open(&s, 0, rows, m->width, widest(m), keys)) return 0;
     kinds[kind]->encode(m, rows, x, row, at, info, caches, memories, &s);
     return 1;
 }
@@ -120,7 +120,7 @@ int waitinfo_encode_whole(int kind, const Model *m, int rows, float *x, const in
                           const int32_t *at, const int32_t *lengths, const Cache *cache,
                           const Cache *memories, int keys) {
     Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    if (!scratch_open(&s, 0, rows, m->width, widest(m), keys)) return 0;
     kinds[kind]->encode_whole(m, rows, x, row, at, lengths, cache, memories, &s);
     return 1;
 }
@@ -136,10 +136,12 @@ static int decode_rows(int kind, const Model *m, int rows, float *x, const int32
                        const int32_t *at, const int32_t *visible, const float *info,
                        const float *bias, int bias_stride, const Cache *caches,
                        const Cache *memories, int keys, const Shares *shares) {
-    Scratch s;
-    if (!scratch_open(&s, rows, m->width, widest(m), keys)) return 0;
+    Scratch s[2];
+    int first = rows < HALVES_FROM ? rows : (rows / 2 + 5) / 6 * 6; /* so many rows have products together */
+    if (!scratch_open(&s[0], 0, first, m->width, widest(m), keys)) return 0;
+    if (first < rows && !scratch_open(&s[1], 1, rows - first, m->width, widest(m), keys)) return 0;
     kinds[kind]->decode(m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories,
-         shares, &s);
+         shares, s, first);
     return 1;
 }
 
@@ -164,7 +166,7 @@ int waitinfo_decode_again(int kind, const Model *m, int rows, float *x, const in
 int waitinfo_best(int kind, const Linear *m, int rows, const float *x, const int32_t *never,
                   int nevers, int32_t *best, float *value, float *all, double *two) {
     Scratch s;
-    if (!scratch_open(&s, rows, 1, 4 * m->groups, 1)) return 0;
+    if (!scratch_open(&s, 0, rows, 1, 4 * m->groups, 1)) return 0;
     kinds[kind]->best(m, x, rows, never, nevers, best, value, all, two, &s);
     return 1;
 }
@@ -180,7 +182,7 @@ int waitinfo_embed(int kind, const Embedding *m, int rows, const int32_t *tokens
                    int later, const float *positions, float *x, float *info) {
     Scratch s;
     int wide = m->hidden.outputs > m->width ? m->hidden.outputs : m->width;
-    if (!scratch_open(&s, PARTS * rows, 1, wide, 1)) return 0;
+    if (!scratch_open(&s, 0, PARTS * rows, 1, wide, 1)) return 0;
     positions += (size_t)later * m->width;
     kinds[kind]->embed(m, rows, tokens, at, positions, x, info, &s);
     return 1;

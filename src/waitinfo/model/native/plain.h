@@ -19,15 +19,15 @@ static void multiply_plain(const Byte *a, int rows, int stride, const int8_t *we
     }
 }
 
-/* q k of blocks of keys: sums [blocks][KEYS]. `next` are keys that are needed soon. */
-static void scores_plain(const int16_t *query, const int16_t *keys, int blocks, int pieces,
+/* q k of keys: sums [keys], up to a whole four. `next` is what is needed soon, as much as keys. */
+static void scores_plain(const int16_t *query, const int16_t *keys, int length, int pieces,
                          const int16_t *next, int32_t *sums) {
-    memset(sums, 0, (size_t)blocks * KEYS * sizeof(int32_t));
-    for (int b = 0; b < blocks; b++, sums += KEYS)
+    memset(sums, 0, (size_t)(length + FOUR - 1) / FOUR * FOUR * sizeof(int32_t));
+    for (int j = 0; j < length; j += FOUR, sums += FOUR)
         for (int p = 0; p < pieces; p++)
-            for (int j = 0; j < KEYS; j++, keys += PIECE, next += PIECE) {
+            for (int k = 0; k < FOUR; k++, keys += PIECE, next += PIECE) {
                 __builtin_prefetch(next);
-                for (int i = 0; i < PIECE; i++) sums[PLACE(j)] += query[PIECE * p + i] * keys[i];
+                for (int i = 0; i < PIECE; i++) sums[k] += query[PIECE * p + i] * keys[i];
             }
 }
 
@@ -65,6 +65,14 @@ static inline int any_of(Whole v) {
     int found = 0;
     for (int l = 0; l < KEYS; l++) found |= v[l];
     return found != 0;
+}
+
+/* The first `left` numbers, and zeros behind them. */
+static inline Sixteen first_of(const float *x, int left) {
+    Sixteen v = {0};
+    if (left >= KEYS) return SIXTEEN(x);
+    memcpy(&v, x, left * sizeof(float));
+    return v;
 }
 
 #define NAME(x) x##_plain

@@ -90,18 +90,27 @@ __attribute__((always_inline)) static inline void NAME(rescale)(
     }
 }
 
+static void NAME(go_on)(void *beside);
+
 /* Integer products of rows with one block of outputs: sums [rows][BLOCK], for few rows at a time.
  *
  * The sums are used while they are in the nearest cache. `ahead` is what is asked for meanwhile. */
 static inline void NAME(sum_block)(const Linear *m, int n, int first, int rows, Scratch *scratch) {
     const int8_t *weights = block_of(m, n);
     int stride = stride_of(m), parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
-    Ahead ahead = {weights + 4096, 4 * BLOCK};
+    const char *pieces[MOST_PIECES];
+    Later *later = scratch->later;
+    if (later && scratch->beside && later_is_there(later)) {
+        NAME(go_on)(scratch->beside);
+        BEGIN_PRODUCTS; /* which it ended */
+    }
+    Ahead ahead = {weights + 4096, 4 * BLOCK, 0};
     if (parts > 1) { /* each part asks for its share of the next block */
         ahead.step = 4 * BLOCK / parts;
         ahead.weights = block_of(m, n + BLOCK) + first / MOST_ROWS * ahead.step * m->groups;
     }
     int some = rows - first < MOST_ROWS ? rows - first : MOST_ROWS;
+    if (later && some == MOST_ROWS && later_pieces(later, m->groups, pieces)) ahead.pieces = pieces;
     MULTIPLY(scratch->bytes + (size_t)first * stride, some, stride, weights, m->groups, ahead,
              scratch->sums);
 }

@@ -8,8 +8,10 @@
 #define TILE_ROWS 32 /* of inputs: two tiles */
 #define KEYS 16 /* in a block of a cache */
 #define QUERIES 8 /* that attention computes together */
+#define HALVES_FROM 48 /* rows: the attention of one half is computed beside the products of the other */
+#define NORMS 4 /* rows whose layer norm is computed together */
 #define PIECE 8 /* numbers of a key that lie side by side */
-#define PLACE(key) ((key) % 4 * 4 + (key) / 4) /* of a key within its block */
+#define FOUR 4 /* keys that lie side by side */
 #define MOST_WIDTH 256 /* of a head */
 #define JUDGED 32 /* hidden units that are computed together */
 #define SMALLEST 1e-30f /* the least scale of a row, so that its inverse is a number */
@@ -80,11 +82,17 @@ static inline const int8_t *block_of(const Linear *m, int n) {
  * reach, then count for nothing. */
 static inline int stride_of(const Linear *m) { return (4 * m->groups + TILE - 1) / TILE * TILE; }
 
-/* Weights that are needed next, and how many bytes of them to ask for with each group of inputs. */
+/* Weights that are needed next, and how many bytes of them to ask for with each group of inputs. Also
+ * `pieces`, of a line for each group: one for every LINES groups; or NULL. */
 typedef struct {
     const int8_t *weights;
     int step;
+    const char *const *pieces;
 } Ahead;
+
+#define LINE 64 /* bytes */
+#define LINES 16 /* in a piece */
+#define MOST_PIECES 64
 
 static inline const Scaling *scaling_of(const Linear *m, const int8_t *block) {
     return (const Scaling *)(block + (size_t)m->groups * 4 * BLOCK);
@@ -123,8 +131,7 @@ typedef struct {
 
 /* Keys and values of all heads of all rows, as whole numbers.
  *
- * Keys by blocks: [heads][capacity/16][width/8][16 keys][8], with a unit for each key. Key 4 i + j of a
- * block is the (4 j + i)-th, so that sums of four neighbours are in order when they are added up.
+ * Keys by fours: [heads][capacity/4][width/8][4 keys][8], with a unit for each key.
  * Values by pairs: [heads][capacity/2][width][2], with one unit for all.
  *
  * Of recurrent units, `units` are their states after the last two positions, [rows][2][width]. */
@@ -185,18 +192,69 @@ typedef struct {
     size_t width;
 } Shares;
 
+/* Keys and values that queries need soon, in their order: products of other rows ask for them by pieces.
+ * `fetched` counts queries whose keys and values were asked for, `taken` those that had them. */
+typedef struct {
+    const char *at, *end; /* of the keys or values of a query */
+    const Cache *cache;
+    const int32_t *row, *length;
+    int plus, rows, heads, width;
+    int r, head, values, fetched, taken, most;
+} Later;
+
 typedef struct {
     Byte *bytes;
     int32_t *sums, *scores;
     float *largest, *wide, *mixed, *result, *normed, *weights;
     int16_t *shares; /* weights of attention as whole numbers */
     int keys; /* that a query of attention has room for */
+    Later *later; /* what products ask for meanwhile, or NULL, */
+    void *beside; /* and what is computed of it as it comes, a Half, or NULL */
 } Scratch;
 
+/* The next query's keys or values; 0 behind the last. */
+static int later_goes_on(Later *l) {
+    if (l->values == 2) {
+        l->values = 0, l->fetched++;
+        if (++l->head == l->heads) l->head = 0, l->r++;
+    }
+    if (l->r == l->rows || l->fetched >= l->taken + l->most) return 0;
+    const Cache *c = l->cache;
+    size_t head = (size_t)l->row[l->r] * l->heads + l->head, size = (size_t)(l->length[l->r] + l->plus);
+    size_t wide = l->values ? l->width : (l->width + PIECE - 1) / PIECE * PIECE;
+    const int16_t *from = l->values++ ? c->values + head * c->values_capacity * wide
+                                      : c->keys + head * c->keys_capacity * wide;
+    l->at = (const char *)from;
+    l->end = l->at + size * wide * sizeof(int16_t);
+    return 1;
+}
+
+/* Whether the next queries can be computed without waiting. */
+static inline int later_is_there(const Later *l) {
+    return l->fetched >= l->taken + 2 * QUERIES || (l->r == l->rows && l->taken < l->fetched);
+}
+
+/* The next pieces that are asked for while `groups` of inputs are computed. */
+static inline int later_pieces(Later *l, int groups, const char **pieces) {
+    int count = (groups + LINES - 1) / LINES;
+    if (count > MOST_PIECES) return 0;
+    for (int i = 0; i < count; i++, l->at += LINES * LINE) {
+        if (l->at >= l->end && !later_goes_on(l)) {
+            if (!i) return 0;
+            for (; i < count; i++) pieces[i] = pieces[i - 1];
+            break;
+        }
+        pieces[i] = l->at;
+    }
+    return 1;
+}
+
 /* Room for a call, kept by the thread for its next one: fresh memory is slow at first. */
-static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
-    static __thread void *kept;
-    static __thread size_t room;
+static int scratch_open(Scratch *s, int half, int rows, int width, int widest, int keys) {
+    static __thread void *both[2];
+    static __thread size_t rooms[2];
+    void *kept = both[half];
+    s->later = 0, s->beside = 0;
     keys = (keys + KEYS - 1) / KEYS * KEYS;
     s->keys = keys;
     keys *= QUERIES;
@@ -204,10 +262,10 @@ static int scratch_open(Scratch *s, int rows, int width, int widest, int keys) {
     size_t tiles = ((size_t)rows + TILE_ROWS - 1) / TILE_ROWS, bytes = tiles * TILE_ROWS * (widest + 2 * TILE);
     size_t sums = TILE_ROWS * BLOCK + (size_t)keys;
     size_t needed = (floats + sums) * sizeof(float) + (size_t)keys * sizeof(int16_t) + bytes + 64;
-    if (needed > room) {
+    if (needed > rooms[half]) {
         free(kept);
-        kept = malloc(needed);
-        room = kept ? needed : 0;
+        kept = both[half] = malloc(needed);
+        rooms[half] = kept ? needed : 0;
         if (!kept) return 0;
     }
     char *at = (char *)(((uintptr_t)kept + 63) / 64 * 64);
@@ -238,7 +296,7 @@ typedef struct {
                      const Cache *);
     void (*decode)(const Model *, int, float *, const int32_t *, const int32_t *, const int32_t *,
                    const float *, const float *, int, const Cache *, const Cache *, const Shares *,
-                   Scratch *);
+                   Scratch *, int);
     void (*best)(const Linear *, const float *, int, const int32_t *, int, int32_t *, float *,
                  float *, double *, Scratch *);
     void (*embed)(const Embedding *, int, const int32_t *, const int32_t *, const float *, float *,

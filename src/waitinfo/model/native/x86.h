@@ -61,27 +61,32 @@ static void multiply_avx2(const uint8_t *a, int rows, int stride, const int8_t *
         multiply_avx2_rows(a, 2, stride, weights, groups, ahead, sums);
 }
 
-static void scores_avx2(const int16_t *query, const int16_t *keys, int blocks, int pieces,
-                        const int16_t *next, int32_t *sums) {
-    for (int b = 0; b < blocks; b++, sums += KEYS) {
-        __m256i acc[8]; /* four sums for each of two keys */
-        for (int i = 0; i < 8; i++) acc[i] = _mm256_setzero_si256();
-        for (int p = 0; p < pieces; p++) {
-            __m128i eight = _mm_loadu_si128((const void *)(query + PIECE * p));
-            __m256i q = _mm256_broadcastsi128_si256(eight);
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++, keys += 2 * PIECE, next += 2 * PIECE) {
-                if (i % 2 == 0) __builtin_prefetch(next);
-                __m256i k = _mm256_loadu_si256((const void *)keys);
-                acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(q, k));
-            }
-        }
-        for (int i = 0; i < 2; i++) {
-            __m256i low = _mm256_hadd_epi32(acc[i], acc[i + 2]);
-            __m256i high = _mm256_hadd_epi32(acc[i + 4], acc[i + 6]);
-            _mm256_storeu_si256((void *)(sums + 8 * i), _mm256_hadd_epi32(low, high));
+/* Of up to eight keys: four sums for each of two keys. */
+__attribute__((always_inline)) static inline void scores_avx2_fours(
+    const int16_t *query, const int16_t *keys, const int fours, int pieces, const int16_t *next,
+    int32_t *sums) {
+    __m256i acc[4] = {0};
+    for (int p = 0; p < pieces; p++, keys += FOUR * PIECE, next += fours * FOUR * PIECE) {
+        __m256i q = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(query + PIECE * p)));
+        for (int i = 0; i < 2 * fours; i++) {
+            if (i % 2 == 0) __builtin_prefetch(next + i * 2 * PIECE);
+            const int16_t *two = keys + (i / 2 * pieces * FOUR + i % 2 * 2) * PIECE;
+            __m256i k = _mm256_loadu_si256((const void *)two);
+            acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(q, k));
         }
     }
+    __m256i low = _mm256_hadd_epi32(acc[0], acc[1]), high = _mm256_hadd_epi32(acc[2], acc[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i all = _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(low, high), order);
+    _mm256_storeu_si256((void *)sums, all);
+}
+
+static void scores_avx2(const int16_t *query, const int16_t *keys, int length, int pieces,
+                        const int16_t *next, int32_t *sums) {
+    int size = 2 * FOUR * pieces * PIECE;
+    for (; length > FOUR; length -= 2 * FOUR, sums += 2 * FOUR, keys += size, next += size)
+        scores_avx2_fours(query, keys, 2, pieces, next, sums);
+    if (length > 0) scores_avx2_fours(query, keys, 1, pieces, next, sums);
 }
 
 static void mix_avx2(const int16_t *weights, const int16_t *values, int length, int width,
@@ -186,10 +191,11 @@ USED
 
 static int runs_avx512(void) {
     return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("bmi2");
 }
 
-USE("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+USE("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")
 
 /* In assembly, since compilers keep the sums in memory otherwise. */
 #define ADD_PRODUCTS(sum, in, w) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(in), "v"(w))
@@ -198,6 +204,7 @@ __attribute__((always_inline)) static inline void multiply_avx512_rows(
     const uint8_t *a, const int rows, int stride, const int8_t *weights, int groups, Ahead ahead,
     int32_t *sums) {
     __m512i acc[6][4];
+    const char *piece = (const char *)weights;
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -208,7 +215,12 @@ __attribute__((always_inline)) static inline void multiply_avx512_rows(
         __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
         /* Into the second level of caches, and every other line: its neighbour comes with it. */
         _mm_prefetch((const char *)ahead.weights, _MM_HINT_T1);
-        if (rows < 6) _mm_prefetch((const char *)ahead.weights + 128, _MM_HINT_T1);
+        if (rows < 6)
+            _mm_prefetch((const char *)ahead.weights + 128, _MM_HINT_T1);
+        else {
+            if (g % LINES == 0 && ahead.pieces) piece = ahead.pieces[g / LINES];
+            _mm_prefetch(piece + g % LINES * LINE, _MM_HINT_T1);
+        }
         ahead.weights += ahead.step;
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
@@ -239,26 +251,39 @@ static void multiply_avx512(const uint8_t *a, int rows, int stride, const int8_t
     }
 }
 
-static void scores_avx512(const int16_t *query, const int16_t *keys, int blocks, int pieces,
-                          const int16_t *next, int32_t *sums) {
-    for (int b = 0; b < blocks; b++, sums += KEYS) {
-        __m512i acc[4]; /* four sums for each of four keys */
-        for (int i = 0; i < 4; i++) acc[i] = _mm512_setzero_si512();
-        for (int p = 0; p < pieces; p++) {
-            __m128i eight = _mm_loadu_si128((const void *)(query + PIECE * p));
-            __m512i q = _mm512_broadcast_i32x4(eight);
+/* Of up to a block of keys: four sums for each of four keys. */
+__attribute__((always_inline)) static inline void scores_avx512_fours(
+    const int16_t *query, const int16_t *keys, const int fours, int pieces, const int16_t *next,
+    int32_t *sums) {
+    __m512i acc[4];
+    for (int i = 0; i < 4; i++) acc[i] = _mm512_setzero_si512();
+    for (int p = 0; p < pieces; p++, keys += FOUR * PIECE) {
+        __m512i q = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(query + PIECE * p)));
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++, keys += 4 * PIECE, next += 4 * PIECE) {
-                __builtin_prefetch(next);
-                acc[i] = _mm512_dpwssd_epi32(acc[i], q, _mm512_loadu_si512(keys));
-            }
+        for (int i = 0; i < fours; i++, next += FOUR * PIECE) {
+            __builtin_prefetch(next);
+            __m512i k = _mm512_loadu_si512(keys + i * pieces * FOUR * PIECE);
+            acc[i] = _mm512_dpwssd_epi32(acc[i], q, k);
         }
-        __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[0], acc[1]),
-                                       _mm512_unpackhi_epi32(acc[0], acc[1]));
-        __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[2], acc[3]),
-                                        _mm512_unpackhi_epi32(acc[2], acc[3]));
-        _mm512_storeu_si512(sums, _mm512_add_epi32(_mm512_unpacklo_epi64(low, high),
-                                                   _mm512_unpackhi_epi64(low, high)));
+    }
+    __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[0], acc[1]),
+                                   _mm512_unpackhi_epi32(acc[0], acc[1]));
+    __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[2], acc[3]),
+                                    _mm512_unpackhi_epi32(acc[2], acc[3]));
+    __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(sums, _mm512_permutexvar_epi32(order, all));
+}
+
+static void scores_avx512(const int16_t *query, const int16_t *keys, int length, int pieces,
+                          const int16_t *next, int32_t *sums) {
+    int size = KEYS * pieces * PIECE;
+    for (; length > 3 * FOUR; length -= KEYS, sums += KEYS, keys += size, next += size)
+        scores_avx512_fours(query, keys, 4, pieces, next, sums);
+    switch ((length + FOUR - 1) / FOUR) {
+    case 3: scores_avx512_fours(query, keys, 3, pieces, next, sums); break;
+    case 2: scores_avx512_fours(query, keys, 2, pieces, next, sums); break;
+    case 1: scores_avx512_fours(query, keys, 1, pieces, next, sums);
     }
 }
 
@@ -285,10 +310,7 @@ static void mix_avx512(const int16_t *weights, const int16_t *values, int length
 }
 
 #define NAME(x) x##_avx512
-#define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
-#define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
-#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
-#define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
+#define ALL_IN_ONE
 #define RUNS runs_avx512
 #define MULTIPLY multiply_avx512
 #define SCORES scores_avx512
@@ -308,7 +330,7 @@ static int runs_amx(void) {
            !syscall(SYS_arch_prctl, ask, tiles);
 }
 
-USE("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")
+USE("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2,amx-tile,amx-int8")
 
 /* The eight tiles have 16 rows of 64 bytes each: 64 inputs of 16 rows, weights of 16 groups and 16
  * outputs, or 16 sums of 16 rows. The weights' order is that of a block already. */
@@ -380,10 +402,7 @@ static void multiply_amx(const uint8_t *a, int rows, int stride, const int8_t *w
 }
 
 #define NAME(x) x##_amx
-#define TOTAL(v) _mm512_reduce_add_ps((__m512)(v))
-#define LARGEST(v) _mm512_reduce_max_ps((__m512)(v))
-#define TOP(v) _mm512_reduce_max_epi32((__m512i)(v))
-#define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
+#define ALL_IN_ONE
 #define RUNS runs_amx
 #define MULTIPLY multiply_amx
 #define SCORES scores_avx512

@@ -204,8 +204,9 @@ class Engine:
         If it raises, no token is lost or computed twice: the next round continues from there.
         """
         rows = self.state.runnable
-        if only is not None:
-            rows = np.intersect1d(rows, np.fromiter(only, np.int64))
+        if only is not None:  # sets are several times as fast as arrays of a few rows
+            wanted = set(only)
+            rows = np.array([row for row in rows.tolist() if row in wanted], np.int64)
         if self.state.shifted:
             rows = self._restore(rows)
         if self.state.again:
