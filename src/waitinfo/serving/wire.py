@@ -12,6 +12,7 @@ from fastapi import WebSocket
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+from websockets.protocol import State
 
 from waitinfo.serving.guards import Lane, Pace, Refusal
 from waitinfo.serving.protocol import Malformed
@@ -340,6 +341,11 @@ class WebSocketProtocol(Base):
             return False
         self.transport.write(frame)
         return True
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete; what came behind one that closes the connection does not count."""
+        if self.conn.state < State.CLOSING:
+            super().send_receive_event_to_app()  # type: ignore[misc]
 
     def handle_cont(self, event: Any) -> None:
         if len(self.frames) >= PIECES:  # which may all be empty, and so have no limit of size
