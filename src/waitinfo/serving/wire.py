@@ -12,7 +12,6 @@ from fastapi import WebSocket
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
-from websockets.protocol import State
 
 from waitinfo.serving.guards import Lane, Pace, Refusal
 from waitinfo.serving.protocol import Malformed
@@ -344,7 +343,7 @@ class WebSocketProtocol(Base):
 
     def send_receive_event_to_app(self) -> None:
         """A message is complete; what came behind one that closes the connection does not count."""
-        if self.conn.state < State.CLOSING:
+        if self.conn.state.name in ("CONNECTING", "OPEN"):
             super().send_receive_event_to_app()  # type: ignore[misc]
 
     def handle_cont(self, event: Any) -> None:
