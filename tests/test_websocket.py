@@ -231,3 +231,4 @@ def test_wrong_utf8_is_closed(data: bytes) -> None:
     assert code(converse(frame(TEXT, data))) == 1007
     assert code(converse(frame(TEXT, data[:1], final=False) + frame(CONT, data[1:]))) == 1007
     assert code(converse(frame(CLOSE, NORMAL + data))) in (1002, 1007)
+    assert code(converse(frame(TEXT, data) * 3 + frame(PING) + frame(TEXT, data))) == 1007

@@ -363,6 +363,11 @@ class WebSocketProtocol(Base):
         self.transport.write(frame)
         return True
 
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete; what came behind one that closes the connection does not count."""
+        if self.conn.state.name in ("CONNECTING", "OPEN"):
+            super().send_receive_event_to_app()  # type: ignore[misc]
+
     def handle_cont(self, event: Any) -> None:
         if len(self.frames) >= PIECES:  # which may all be empty, and so have no limit of size
             self.conn.fail(1009, f"a message may have {PIECES:,} frames")
