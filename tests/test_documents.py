@@ -14,7 +14,6 @@ from tests.streams import live_delays
 from waitinfo.cli import main
 from waitinfo.errors import WaitinfoError
 from waitinfo.evaluation import documents
-from waitinfo.evaluation.calibrate import calibrate
 from waitinfo.evaluation.documents import (
     ALL,
     Condition,
@@ -277,8 +276,6 @@ def test_words_are_needed(loaded: LoadedModel, test_set: TestSet) -> None:
     unspaced = replace(test_set, references=["これは本です。"] * len(test_set.sources))
     with pytest.raises(WaitinfoError, match="latency is counted in words, and t is written"):
         DocumentEvaluation(loaded, unspaced, Documents.parse("all", len(test_set.sources)))
-    with pytest.raises(WaitinfoError, match="calibrate: the lag of a stream is counted"):
-        calibrate(Evaluation(loaded, unspaced), [Decoding(1), Decoding(3)])
 
 
 def test_calibrating_and_asking_for_a_lag(

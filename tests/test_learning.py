@@ -174,7 +174,7 @@ def test_the_whole_source(letters: Corpus, tmp_path: Path) -> None:
     outcome = translate(run, letters, 1)
     assert_knows(outcome)
     lengths = [len(pair.source.split()) + 1 for pair in letters.dev_text()]
-    assert outcome.known == 1 and outcome.lag == pytest.approx(sum(lengths) / len(lengths))
+    assert outcome.lag == pytest.approx(sum(lengths) / len(lengths))
 
 
 def test_one_wait_k_model_for_each_k(letters: Corpus, tmp_path: Path) -> None:

@@ -87,5 +87,5 @@ def test_held_lags_beside_fixed_dials() -> None:
     points = [point(3, 3, 20, "K", "t-documents"), point(5, 5, 30, "K", "t-documents"),
               point(4.5, 4, 26, "lag", "t-documents"), point(4.5, 4.5, 26, "lag", "t")]  # fmt: skip
     (row,) = bundled.lag_rows(points)
-    assert row == ["r", "t", "4.5", "4.50 (+0%)", "4.00 (-11%)", "no", "4.00 (-11%)",
+    assert row == ["r", "t", "as written", "4.5", "4.50 (+0%)", "4.00 (-11%)", "no", "4.00 (-11%)",
                    "26.00 ± 1.00", "25.00 (+1.00)"]  # fmt: skip

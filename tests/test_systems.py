@@ -162,7 +162,7 @@ def test_a_policy_for_arrays_decides_like_one_for_tensors(name: str) -> None:
     infos = (draw.integers(0, 20, rows) / 2 for _ in range(2))
     source = np.where(np.arange(9) < read[:, None], draw.integers(4, 40, (rows, 9)), 0)
     counts: Any = (k.astype(float), read, written, draw.random(rows) < 0.2, *infos)
-    memory = draw.integers(0, 9, (rows, 1)).astype(float)
+    memory = draw.integers(0, 9, (rows, max(1, len(system.memory)))).astype(float)
     state = PolicyState(*counts, {"source": source, "memory": memory})
     weights = draw.random((rows, 2, 3, 9)) * (np.arange(9) < read[:, None, None, None])
     predicted: Any = draw.integers(4, 7, (2, rows))
