@@ -63,6 +63,7 @@ class Chain:
     work: Path
     device: str = "cuda"
     dry: bool = False
+    results: Path = ROOT / "results"
     done: set[str] = field(default_factory=set)  # in this call
 
     def names(self, stage: Stage) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class Chain:
         python = sys.executable
         places = {
             **made, "data": self.data, "work": self.work, "recipes": ROOT / "recipes",
-            "results": ROOT / "results", "device": self.device, "python": python,
+            "results": self.results, "device": self.device, "python": python,
             "waitinfo": f"{python} -m waitinfo", "corpora": f"{python} -m experiments.corpora",
             "out": self.work / stage.makes,
         }  # fmt: skip
@@ -184,9 +185,9 @@ def settings(given: list[str], values: dict[str, str]) -> dict[str, str]:
 
 
 def run_chain(
-    name: str, data: Path, work: Path, device: str, given: list[str], wanted: list[str] | None,
-    again: list[str], dry: bool,
+    name: str, data: Path, work: Path, results: Path, device: str, given: list[str],
+    wanted: list[str] | None, again: list[str], dry: bool,
 ) -> None:  # fmt: skip
     values, stages = read_chain(name)
-    chain = Chain(stages, settings(given, values), data, work, device, dry)
+    chain = Chain(stages, settings(given, values), data, work, device, dry, results)
     chain.run_all(wanted, again)

@@ -105,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(given.name) > 1:
             sys.exit("a chain is made alone: give one name")
         stages = given.stages.split(",") if given.stages else None
-        run_chain(given.name[0], data, work, given.device, given.set, stages, given.again,
-                  given.dry_run)  # fmt: skip
+        run_chain(given.name[0], data, work, results, given.device, given.set, stages,
+                  given.again, given.dry_run)  # fmt: skip
         return
     only = given.experiments.split(",") if given.experiments else []
     stages = [

@@ -39,7 +39,7 @@ resume = "echo more >> {work}/log; echo resumed >> {out}"
 name = "three"
 needs = ["two-b", "one"]
 makes = "three.txt"
-command = "echo three >> {work}/log; cat {one} {two_b} > {out}"
+command = "echo three >> {work}/log; cat {one} {two_b} > {out}; cp {out} {results}/points"
 """
 
 
@@ -58,13 +58,15 @@ def command(*arguments: object) -> Done:
 def folder(tmp_path: Path) -> Path:
     """A chain of three stages, and its data."""
     (tmp_path / "chain.toml").write_text(CHAIN, "utf-8")
-    (tmp_path / "data").mkdir()
+    for place in ("data", "results"):
+        (tmp_path / place).mkdir()
     (tmp_path / "data" / "mark").write_text("a\n", "utf-8")
     return tmp_path
 
 
 def run(folder: Path, *options: object) -> Done:
-    return command(folder / "chain.toml", folder / "data", folder / "work", *options)
+    places = folder / "data", folder / "work", "--results", folder / "results"
+    return command(folder / "chain.toml", *places, *options)
 
 
 def log(folder: Path) -> list[str]:
@@ -75,6 +77,7 @@ def test_stages_run_once_and_in_order(folder: Path) -> None:
     assert "three" in run(folder, "--stages", "three").stdout
     assert log(folder) == ["one", "two", "three"]
     assert (folder / "work" / "three.txt").read_text("utf-8") == "a\na\n2\n"
+    assert (folder / "results" / "points").exists()
     assert run(folder).stdout == "" and len(log(folder)) == 3
 
 
