@@ -568,7 +568,7 @@ def test_what_was_said_behind_a_pin_stays_there(kept: dict[str, Any]) -> None:
 
 
 def test_nothing_of_a_room_is_for_the_next_audience(kept: dict[str, Any]) -> None:
-    """In no language: whoever opens the room anew may leave out its PIN."""
+    """In no language: whoever opens the room next may leave out its PIN."""
     right, path = ["waitinfo", "waitinfo-pin.2468"], "/v1/watch?room=next&after=-1200"
     with (
         running(two_languages(**kept)) as server,

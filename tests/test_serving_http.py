@@ -35,8 +35,8 @@ from tests.serving import (
 from tests.streams import toy_model
 from waitinfo import Translator
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving import bodies
 from waitinfo.serving import metrics as metrics_module
-from waitinfo.serving import rest as rest_module
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.http import RESERVE, Front, Visitors, networks, owner, parse_address
 from waitinfo.serving.pace import (
@@ -362,8 +362,8 @@ def test_a_turn_lasts_as_long_as_its_thread_works() -> None:
         hub, go_on, begun = toy_hub(), threading.Event(), threading.Event()
 
         async def work() -> None:
-            async with rest_module._turn(hub, MEGABYTE):
-                await rest_module.on_thread(lambda: begun.set() or go_on.wait(600))
+            async with bodies.turn(hub, MEGABYTE):
+                await bodies.on_thread(lambda: begun.set() or go_on.wait(600))
 
         working = asyncio.ensure_future(work())
         await asyncio.to_thread(begun.wait, 600)
@@ -531,7 +531,7 @@ def test_all_time_of_a_request_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KeyError):
             await working
         CURRENT.set(pace)
-        await rest_module.on_thread(lambda: None)
+        await bodies.on_thread(lambda: None)
         await asyncio.sleep(0)
         assert charged == [1.0, 2.0, 4.0]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from tests.fuzz import streams
 from tests.streams import toy_model, toy_tokenizer
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving.bodies import parse_fields
 from waitinfo.serving.guards import Refusal
 from waitinfo.serving.html import Document
-from waitinfo.serving.rest import TranslateRequest, parse_fields
+from waitinfo.serving.rest import TranslateRequest
 from waitinfo.streaming.segmenter import Segmentation
 from waitinfo.streaming.words import Reader
 from waitinfo.text.tokenizer import Tokenizer

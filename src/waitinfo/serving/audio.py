@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from waitinfo.listening.audio import RATE, Samples, read_audio
 from waitinfo.listening.captions import Sentence, subtitles
 from waitinfo.listening.spoken import SpokenText
+from waitinfo.serving.bodies import read_body, sections, while_wanted
 from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.hearing import Ear, Flushed
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
 from waitinfo.serving.protocol import AudioStart, Malformed, Name, explain
-from waitinfo.serving.rest import ERRORS, NAMES, read_body, sections, while_wanted
+from waitinfo.serving.rest import ERRORS, NAMES
 from waitinfo.streaming.event import Event
 
 router = APIRouter()

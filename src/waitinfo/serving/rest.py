@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from starlette.requests import ClientDisconnect
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from waitinfo.errors import WaitinfoError
+from waitinfo.serving.bodies import (
+    KINDS,
+    SMALL,
+    on_thread,
+    read_body,
+    read_fields,
+    turn,
+    while_wanted,
+)
 from waitinfo.serving.guards import Caller, Refusal
 from waitinfo.serving.html import UNIT, Anchor, Document
-from waitinfo.serving.http import LINGER
 from waitinfo.serving.hub import Hub
 from waitinfo.serving.models import Served
-from waitinfo.serving.pace import CURRENT
-from waitinfo.serving.protocol import Malformed, Name, explain, parse_json
-from waitinfo.serving.wire import Gone
+from waitinfo.serving.protocol import Name
 from waitinfo.streaming.event import Event
 from waitinfo.text.identification import base_code, likely_languages
 from waitinfo.text.scripts import PILE, UNSPACED, longest_word, piles_marks
 
 router = APIRouter()
 
-RATE = 4e6  # bytes of large bodies that are taken in a second, all together
-REST = 6.0  # times as long as a large request took, no other one is worked on
-LONGEST_REST = 2.0  # seconds
-FIELDS = 1_000  # of a form
-SMALL = 1 << 15  # characters that are worked on at once
 SLICE = 1 << 16  # characters counted at a time
 PUSHED = 300  # characters of a line that a round takes in
 GUESSED = 10_000  # characters that tell the language of a text
@@ -105,7 +102,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": ErrorResponse, "description": "The key has used up its words or streams."},
     503: {"model": ErrorResponse, "description": "All streams are in use; see Retry-After."},
 }
-KINDS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def _body_of(model: str) -> dict[str, Any]:
@@ -130,7 +126,7 @@ async def translate(request: Request) -> TranslateResponse:
 
 async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResponse:
     kind = request.headers.get("content-type", "")
-    asked = await _read(hub, kind, body, TranslateRequest)
+    asked = await read_fields(hub, kind, body, TranslateRequest)
     client = hub.admit(request, asked.api_key)
     served = _choose(hub, asked)
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
@@ -139,7 +135,7 @@ async def _translation(hub: Hub, request: Request, body: bytes) -> TranslateResp
     several = isinstance(asked.q, list)
     guesses: list[Guess] = []
     if asked.source == "auto":  # the model's own, with how likely that is
-        async with _turn(hub, len(body)):
+        async with turn(hub, len(body)):
             guesses = [await on_thread(_own, served, text) for text in texts]
     others: list[Any] = [[] for _ in texts]
     return TranslateResponse(
@@ -171,7 +167,7 @@ async def detect(request: Request) -> list[Guess]:
     hub: Hub = request.app.state.hub
     kind = request.headers.get("content-type", "")
     async with read_body(request, hub, hub.settings.request_size) as body:
-        asked = await _read(hub, kind, body, DetectRequest)
+        asked = await read_fields(hub, kind, body, DetectRequest)
     hub.admit(request, asked.api_key)
     text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
     found = await on_thread(_guesses, hub, text)
@@ -237,142 +233,6 @@ async def models(request: Request) -> list[dict[str, Any]]:
     return [{**served.describe(), "voices": hub.hearing.limit} for served in hub.models]
 
 
-# Reading a request. Large ones are worked on one at a time and in small steps, so that the event
-# loop has time for everybody else.
-
-
-Asked = TypeVar("Asked", bound=BaseModel)
-Answer = TypeVar("Answer")
-
-
-async def _read(hub: Hub, kind: str, body: bytes, kind_of: type[Asked]) -> Asked:
-    """The fields of a body, read on a thread if they are many."""
-    texts = hub.settings.texts
-    async with _turn(hub, len(body)):
-        if len(body) < SMALL:
-            return parse_fields(kind, body, kind_of, texts)
-        return await on_thread(parse_fields, kind, body, kind_of, texts)
-
-
-def parse_fields(kind: str, body: bytes, kind_of: type[Asked], texts: int) -> Asked:
-    """The fields of a body: JSON or a form."""
-    kind, _, parameters = kind.partition(";")
-    try:
-        values = _values(kind.strip().lower(), parameters, body)
-        if isinstance(given := values.get("q"), list) and len(given) > texts:
-            raise Refusal(413, "size", f"q: a request may have {texts} texts")
-        return kind_of.model_validate(values)
-    except ValidationError as error:
-        raise Malformed(explain(error)) from None
-    except ValueError:
-        raise Malformed("the body cannot be read; send UTF-8") from None
-
-
-async def _take_the_rest(request: Request, most: int) -> None:
-    """Read what a refused client still sends, within bounds, so that it reads the answer."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LINGER):
-            async for part in request.stream():
-                most -= len(part)
-                if most < 0:
-                    return
-
-
-@asynccontextmanager
-async def read_body(request: Request, hub: Hub, largest: int) -> AsyncIterator[bytes]:
-    """The body of a request. Of all that is beyond a small one, only so much comes in a second."""
-    body = bytearray()
-    with ExitStack() as stack:
-        try:
-            if int(request.headers.get("content-length", "0")) > largest:
-                await _take_the_rest(request, 4 * largest)
-                raise Refusal(413, "size", f"a request may have {largest:,} bytes")
-            async for part in request.stream():
-                if len(body) <= SMALL < len(body) + len(part):
-                    stack.enter_context(hub.large(request))
-                body += part
-                if len(body) > largest:
-                    raise Refusal(413, "size", f"a request may have {largest:,} bytes")
-                if len(body) > SMALL:
-                    async with hub.receiving:
-                        await asyncio.sleep(len(part) / RATE)
-        except ClientDisconnect:
-            raise Gone from None
-        yield bytes(body)
-
-
-def _values(kind: str, parameters: str, body: bytes) -> dict[str, Any]:
-    """The fields of a body."""
-    if kind == "application/json":
-        values = parse_json(body.decode("utf-8"))
-        return values if isinstance(values, dict) else {}
-    if kind == "multipart/form-data":
-        form = _parts(parameters, body)
-    elif kind in ("application/x-www-form-urlencoded", ""):
-        form = parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=FIELDS)
-    else:
-        raise Refusal(415, "type", "send JSON or a form")
-    values = {name: given[-1] for name, given in form.items()}
-    return values | ({"q": form["q"]} if len(form.get("q", ())) > 1 else {})
-
-
-def _parts(parameters: str, body: bytes) -> dict[str, list[str]]:
-    """The fields of multipart/form-data as text."""
-    form: dict[str, list[str]] = {}
-    for name, data in sections(parameters, body):
-        form.setdefault(name, []).append(data.decode("utf-8"))
-    return form
-
-
-def sections(parameters: str, body: bytes) -> Iterator[tuple[str, bytes]]:
-    """The fields of multipart/form-data."""
-    found = re.search(r'boundary="?([^";\s]{1,70})', parameters)
-    if found is None:
-        raise Malformed("multipart/form-data needs a boundary")
-    line = b"\r\n--" + found[1].encode("latin-1", "replace")
-    for part in (b"\r\n" + body).split(line, FIELDS + 1)[1:]:
-        head, _, data = part.partition(b"\r\n\r\n")
-        if name := re.search(rb'name="([^"]{1,64})"', head[:1_000]):
-            yield name[1].decode("utf-8"), data
-
-
-@asynccontextmanager
-async def _turn(hub: Hub, size: int) -> AsyncIterator[None]:
-    """Large requests are worked on one at a time, and most of the time none is."""
-    if size < SMALL:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    await hub.reading.acquire()
-    began = loop.time()
-    try:
-        yield
-    finally:
-        loop.call_later(min(REST * (loop.time() - began), LONGEST_REST), hub.reading.release)
-
-
-async def on_thread(call: Callable[..., Answer], *arguments: Any) -> Answer:
-    """As `asyncio.to_thread`; who is cancelled waits, so that a turn lasts as long as its work."""
-    taken: list[float] = []
-
-    def work() -> Answer:
-        began = time.thread_time()
-        try:
-            return call(*arguments)
-        finally:
-            taken.append(time.thread_time() - began)
-
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(working)
-    finally:
-        if (pace := CURRENT.get()) is not None:
-            working.add_done_callback(lambda _: pace.charge(sum(taken), working.get_loop().time()))
-        while not working.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({working})
-
-
 def _choose(hub: Hub, asked: TranslateRequest) -> Served:
     if asked.model is not None:
         return hub.models.find(asked.model)
@@ -383,24 +243,6 @@ def _choose(hub: Hub, asked: TranslateRequest) -> Served:
 
 
 # Translating
-
-
-async def while_wanted(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of some work, which ends if the client leaves."""
-
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(leave())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Gone
-        return working.result()
-    finally:
-        working.cancel(), leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 class Work:
@@ -417,7 +259,7 @@ class Work:
     async def run(self) -> list[str]:
         if self.html:
             return await self._documents()
-        async with _turn(self.hub, self.size):
+        async with turn(self.hub, self.size):
             for text in self.texts:
                 await self._count(text)
             lines = [line[0].rstrip() for text in self.texts for line in LINE.finditer(text)]
@@ -431,7 +273,7 @@ class Work:
 
     async def _documents(self) -> list[str]:
         documents = [Document() for _ in self.texts]
-        async with _turn(self.hub, self.size):
+        async with turn(self.hub, self.size):
             for document, text in zip(documents, self.texts, strict=True):
                 for _ in document.read(text):
                     await asyncio.sleep(0)
@@ -441,7 +283,7 @@ class Work:
         self._spend()
         done = iter(await self._translate(passages))
         found: list[str] = []
-        async with _turn(self.hub, self.size):
+        async with turn(self.hub, self.size):
             for document in documents:
                 if self.size < SMALL:
                     found.append("".join(document.fill(done)))
