@@ -175,6 +175,32 @@ def test_passes_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) ->
     assert (kernels.best(x, True)[2][:, 4:] == logits[which, 4:]).all()
 
 
+@pytest.mark.parametrize("both", CONFIGS[:1], indirect=True, ids=str)
+def test_cross_attention_to_long_sources_equals_that_of_numpy(
+    both: tuple[IntegerModel, IntegerModel],
+) -> None:
+    """The consistency of info counts at all positions, also beyond 255, the most of a byte."""
+    model, plain = both
+    kernels = model.native
+    assert kernels is not None and model.config.info_cross_attention
+    draw = np.random.default_rng(2)
+    visible = np.array([[255, 256, 259, 272, 530]])
+    sources, targets = draw.integers(4, 90, (1, 530)), draw.integers(4, 90, (1, 5))
+    encoded = plain.encode(plain.embed_source(sources), np.array([530]))
+    right = plain.decode(plain.embed_target(targets), encoded, visible)
+    source, target = model.embed_source(sources), model.embed_target(targets)
+    caches, memories = (kernels.new_caches(2, 1, 530) for _ in range(2))
+    written, at = kernels.new_target_caches(1, 8), np.arange(530, dtype=np.int32)
+    assert source.info is not None and target.info is not None
+    rows = np.zeros(1, np.int32)
+    kernels.encode(source.x[0], np.repeat(rows, 530), at, source.info[0], caches, memories)
+    for i in range(5):
+        bias = consistency(source.info, target.info[:, i : i + 1]).reshape(1, 530)
+        step = np.full(1, i, np.int32), visible[:, i].astype(np.int32)
+        kernels.decode(target.x[:, i], rows, *step, target.info[:, i], bias, written, memories)
+        assert np.array_equal(target.x[:, i], right.states[:, i]), visible[0, i]
+
+
 @pytest.mark.parametrize("both", CONFIGS, indirect=True, ids=str)
 def test_embeddings_equal_those_of_numpy(both: tuple[IntegerModel, IntegerModel]) -> None:
     """Every token at many positions, in one pass and alone."""

@@ -155,7 +155,7 @@ class LetterCount(WordCount):
         self.words += self._sizes[-1]
 
     def kept(self, event: Event) -> int:
-        self._sizes = self._sizes[len(self._sizes) - event.read :]
+        self._sizes = self._sizes[max(0, len(self._sizes) - event.read) :]
         return sum(self._sizes)
 
 

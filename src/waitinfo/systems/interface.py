@@ -60,7 +60,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def for_arrays(method: Method) -> Method:
-    """Mark a `ready` or `accept` that works on NumPy's arrays and numbers as on tensors.
+    """Mark a method of a policy that works on NumPy's arrays and numbers as on tensors.
 
     It then uses only operators, indices, and what is named alike in both: `sum`, `mean`, `any`,
     `argmax`, `cumsum` with the dimension as the first argument, and `lookup` and `largest` of this

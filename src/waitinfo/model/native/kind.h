@@ -17,7 +17,7 @@
 #define ANY(v) _mm512_test_epi32_mask((__m512i)(v), (__m512i)(v))
 #define HIGHER(a, b) (Sixteen) _mm512_max_ps((__m512)(a), (__m512)(b))
 #define HIGHER_WHOLE(a, b) (Whole) _mm512_max_epi32((__m512i)(a), (__m512i)(b))
-#define FIRST(x, left) (Sixteen) _mm512_maskz_loadu_ps(_bzhi_u32(0xffff, (left)), x)
+#define FIRST(x, left) (Sixteen) _mm512_maskz_loadu_ps(_bzhi_u32(0xffff, (left) < KEYS ? (left) : KEYS), x)
 #define WIDE(v) (Doubles) _mm512_cvtps_pd((__m256)(v))
 #define NARROW(v) (Floats) _mm512_cvtpd_ps((__m512d)(v))
 #else

@@ -16,7 +16,7 @@ __attribute__((always_inline)) static inline void NAME(normalise_rows)(
             lanes[r] += WIDE(v);
         }
     for (int r = 0; r < rows; r++) {
-        const float *from = x + r * width, *more = y + r * width;
+        const float *from = x + r * width, *more = y ? y + r * width : 0;
         float *to = out + r * width;
         for (int j = i; j < width; j++) total[r] += to[j] = y ? more[j] + from[j] : from[j];
         for (int j = 0; j < 8; j++) total[r] += lanes[r][j];
