@@ -80,11 +80,15 @@ def largest(values: Tensor) -> Tensor:
     return values.amax(-1) if is_tensor(values) else values.max(-1)  # type: ignore[return-value]
 
 
+def softmax(logits: Tensor) -> Tensor:
+    """In float32 or better."""
+    return (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
+
+
 def two_best(logits: Any) -> Any:
     """[B, 2] the probabilities of the best token and of the second, from logits [B, V]."""
     if is_tensor(logits):
-        shares = (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
-        return shares.topk(2).values.double()
+        return softmax(logits).topk(2).values.double()
     found = np.empty((len(logits), 2))
     for start in range(0, len(logits), CACHED_ROWS):  # more rows leave the processor's cache
         part = slice(start, start + CACHED_ROWS)
@@ -319,7 +323,7 @@ class Step(_Asked):
         if not is_tensor(logits):
             shares = np.exp(logits - logits.max(-1, keepdims=True))
             return shares / shares.sum(-1, keepdims=True)
-        return (logits if logits.dtype.itemsize > 2 else logits.float()).softmax(-1)
+        return softmax(logits)
 
     @cached_property
     def probability(self) -> Tensor:

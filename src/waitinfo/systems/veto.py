@@ -21,7 +21,7 @@ what of the translation stayed in view counts once, and it may be longer than th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_void_p
+from ctypes import byref
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from waitinfo.errors import WaitinfoError, unknown
 from waitinfo.model.config import ModelConfig
-from waitinfo.model.native.library import JUDGED, Judge, Library, find_kernels
+from waitinfo.model.native.library import JUDGED, Judge, Library, address, find_kernels
 from waitinfo.systems.base import System
 from waitinfo.systems.interface import (
     Dial,
@@ -126,7 +126,7 @@ class Head:
         for column, values in enumerate(numbers):
             rows[:, column] = values
         risk = np.empty(len(states))
-        arrays = (c_void_p(array.ctypes.data) for array in (states, rows, risk))
+        arrays = map(address, (states, rows, risk))
         code.call("waitinfo_judge", byref(judge), len(states), *arrays)
         return risk
 

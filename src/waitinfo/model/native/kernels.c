@@ -137,7 +137,7 @@ static int decode_rows(int kind, const Model *m, int rows, float *x, const int32
                        const float *bias, int bias_stride, const Cache *caches,
                        const Cache *memories, int keys, const Shares *shares) {
     Scratch s[2];
-    int first = rows < HALVES_FROM ? rows : (rows / 2 + 5) / 6 * 6; /* so many rows have products together */
+    int first = rows < HALVES_FROM ? rows : (rows / 2 + 5) / 6 * 6; /* a multiple of what has products together on many CPUs */
     if (!scratch_open(&s[0], 0, first, m->width, widest(m), keys)) return 0;
     if (first < rows && !scratch_open(&s[1], 1, rows - first, m->width, widest(m), keys)) return 0;
     kinds[kind]->decode(m, rows, x, row, at, visible, info, bias, bias_stride, caches, memories,

@@ -39,7 +39,7 @@ SWITCH = "WAITINFO_NATIVE"  # 0: do without; one of KINDS: use this kind of code
 JUDGED = 32  # as in types.h
 KINDS = ("plain", "avx2", "avxvnni", "avx512", "amx", "sdot", "i8mm")  # later ones are faster
 BUILD = "python setup.py build_ext --inplace --force"
-KEYS = 16  # keys in a block of a cache
+KEYS = 16  # of a vector; capacities are filled up to a multiple
 MOST_WIDTH = 256  # of a head
 
 

@@ -1,7 +1,7 @@
 /* The parts that depend on the CPU, in plain C for any of them.
  *
  * Every kind of CPU has three: integer products of some rows with a block of outputs, products of a
- * query with blocks of keys, and weighted sums of values. With them, kind.h makes everything else. */
+ * query with keys that lie by fours, and weighted sums of values. With them, kind.h makes everything else. */
 
 /* Sums [rows][BLOCK] of rows of inputs a [rows][stride]. */
 static void multiply_plain(const Byte *a, int rows, int stride, const int8_t *weights,

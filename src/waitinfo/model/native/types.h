@@ -6,7 +6,7 @@
 #define BLOCK 64 /* outputs computed together */
 #define TILE 64 /* inputs in a tile of AMX */
 #define TILE_ROWS 32 /* of inputs: two tiles */
-#define KEYS 16 /* in a block of a cache */
+#define KEYS 16 /* of a vector; scores are filled up to a multiple */
 #define QUERIES 8 /* that attention computes together */
 #define HALVES_FROM 48 /* rows: the attention of one half is computed beside the products of the other */
 #define NORMS 4 /* rows whose layer norm is computed together */
